@@ -1,0 +1,266 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Options says what cluster to start. The zero value is that of `ledgermq dev`: three nodes, three groups, mode 2-3.
+type Options struct {
+	Dir    string // data folder; must be given
+	Nodes  int    // default 3
+	Groups int    // default 3
+	Mode   string // default 2-3
+	MinISR int    // default: by mode
+	Args   []string
+	Env    []string // more environment, name=value
+	// Ready bounds the wait until the cluster serves. Default 60 s, which is long because many tests may share two cores.
+	Ready time.Duration
+}
+
+// Cluster is a running `ledgermq dev --processes`.
+type Cluster struct {
+	Dir     string
+	Namesrv []string
+	ID      string
+	Base    int // first port
+
+	binary string
+	env    []string
+	cmd    *exec.Cmd
+	output *lockedBuffer
+	exited chan struct{}
+	exit   error // valid after exited is closed
+	stop   sync.Once
+}
+
+// Start builds the binary if need be, starts a cluster and waits until it serves. On an error nothing is left running.
+func Start(ctx context.Context, o Options) (*Cluster, error) {
+	if o.Nodes == 0 {
+		o.Nodes = 3
+	}
+	if o.Groups == 0 {
+		o.Groups = 3
+	}
+	if o.Mode == "" {
+		o.Mode = "2-3"
+	}
+	if o.Ready == 0 {
+		o.Ready = 60 * time.Second
+	}
+	bin, err := Binary()
+	if err != nil {
+		return nil, err
+	}
+	base, err := PortBase()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{
+		"dev", "--processes", "--data", o.Dir, "--port-base", strconv.Itoa(base),
+		"--nodes", strconv.Itoa(o.Nodes), "--groups", strconv.Itoa(o.Groups), "--mode", o.Mode,
+	}
+	if o.MinISR != 0 {
+		args = append(args, "--min-isr", strconv.Itoa(o.MinISR))
+	}
+	c := &Cluster{
+		Dir: o.Dir, Base: base, binary: bin, env: append(os.Environ(), o.Env...),
+		output: &lockedBuffer{}, exited: make(chan struct{}),
+	}
+	c.cmd = exec.Command(bin, append(args, o.Args...)...)
+	c.cmd.Env = c.env
+	c.cmd.Stdout, c.cmd.Stderr = c.output, c.output
+	// A group of its own: a signal to the test run does not reach it, Stop does.
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := c.cmd.Start(); err != nil {
+		ReleasePortBase(base)
+		return nil, err
+	}
+	go func() { // ends with the process
+		c.exit = c.cmd.Wait()
+		close(c.exited)
+	}()
+	ready, cancel := context.WithTimeout(ctx, o.Ready)
+	defer cancel()
+	err = Poll(ready, "cluster.json", func() (bool, error) {
+		select {
+		case <-c.exited:
+			return false, fmt.Errorf("dev ended while starting: %v", c.exit)
+		default:
+		}
+		f, err := c.file()
+		if errors.Is(err, os.ErrNotExist) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		c.Namesrv, c.ID = f.Namesrv, f.ClusterID
+		return true, nil
+	})
+	if err != nil {
+		text := c.Output() + c.Logs()
+		return nil, errors.Join(err, c.Stop(), errors.New(text))
+	}
+	return c, nil
+}
+
+// Stop ends the cluster as Ctrl-C does and waits until no process of it is left. It kills what has not ended after 20 s, which
+// is an error. It may be called more than once.
+func (c *Cluster) Stop() error {
+	var failed error
+	c.stop.Do(func() {
+		defer ReleasePortBase(c.Base)
+		f, _ := c.file()
+		for _, m := range f.Members {
+			if c.owns(m) {
+				syscall.Kill(m.PID, syscall.SIGCONT) // a paused process cannot end
+			}
+		}
+		c.cmd.Process.Signal(syscall.SIGINT)
+		select {
+		case <-c.exited:
+			if c.exit != nil {
+				failed = fmt.Errorf("dev ended with %w\n%s", c.exit, c.Output())
+			}
+		case <-time.After(20 * time.Second):
+			failed = fmt.Errorf("dev did not end within 20 s of SIGINT\n%s", c.Output())
+			c.cmd.Process.Kill()
+			<-c.exited
+		}
+		f, _ = c.file()
+		for _, m := range f.Members {
+			if c.owns(m) {
+				failed = errors.Join(failed, fmt.Errorf("%s (pid %d) was left running", m.ID, m.PID))
+				syscall.Kill(m.PID, syscall.SIGKILL)
+			}
+		}
+	})
+	return failed
+}
+
+// Exited is closed when the foreground process has ended.
+func (c *Cluster) Exited() <-chan struct{} { return c.exited }
+
+// Output returns what the foreground process has printed.
+func (c *Cluster) Output() string { return c.output.String() }
+
+// Logs returns the end of each member's log, for the report of a failed test.
+func (c *Cluster) Logs() string {
+	const tail = 4000
+	var all strings.Builder
+	logs, _ := filepath.Glob(filepath.Join(c.Dir, "log", "*.log"))
+	for _, name := range logs {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			continue
+		}
+		if len(data) > tail {
+			data = data[len(data)-tail:]
+		}
+		fmt.Fprintf(&all, "--- %s\n%s\n", filepath.Base(name), data)
+	}
+	return all.String()
+}
+
+// Run runs one command of the binary, for instance Run(ctx, "admin", "cluster"), and returns its standard output. An *ExitError
+// carries the exit code and the standard error.
+func (c *Cluster) Run(ctx context.Context, args ...string) (string, error) {
+	return Run(ctx, c.env, args...)
+}
+
+// Admin is Run with "admin" before and this cluster's name server behind.
+func (c *Cluster) Admin(ctx context.Context, args ...string) (string, error) {
+	return c.Run(ctx, append(append([]string{"admin"}, args...), "--namesrv", strings.Join(c.Namesrv, ","))...)
+}
+
+// AdminJSON decodes the --json output of an admin command.
+func (c *Cluster) AdminJSON(ctx context.Context, into any, args ...string) error {
+	out, err := c.Admin(ctx, append(args, "--json")...)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		return fmt.Errorf("output of admin %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// ExitError is returned when a command ended with another exit code than 0.
+type ExitError struct {
+	Args   []string
+	Code   int
+	Stdout string
+	Stderr string
+}
+
+func (e *ExitError) Error() string {
+	return fmt.Sprintf("ledgermq %s: exit code %d: %s", strings.Join(e.Args, " "), e.Code, strings.TrimSpace(e.Stderr))
+}
+
+// Run runs one command of the binary without a cluster.
+func Run(ctx context.Context, env []string, args ...string) (string, error) {
+	bin, err := Binary()
+	if err != nil {
+		return "", err
+	}
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, bin, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, &stdout, &stderr
+	// dev start leaves a process behind that may hold the pipes: do not wait for it.
+	cmd.WaitDelay = time.Second
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return stdout.String(), &ExitError{Args: args, Code: exit.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
+	}
+	return stdout.String(), err
+}
+
+// Poll calls holds every 20 ms until it returns true or an error, or until ctx ends.
+func Poll(ctx context.Context, what string, holds func() (bool, error)) error {
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		ok, err := holds()
+		if err != nil {
+			return fmt.Errorf("waiting for %s: %w", what, err)
+		}
+		if ok {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited in vain for %s: %w", what, context.Cause(ctx))
+		case <-ticker.C:
+		}
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
