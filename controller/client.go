@@ -1,0 +1,447 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
+	"github.com/ledgermq/ledgermq/internal/ids"
+)
+
+// maxMessage bounds a message in either direction, in bytes.
+const maxMessage = 64 << 20
+
+// maxLearned bounds how many addresses a client learns from answers beside those that it was given.
+const maxLearned = 16
+
+// Client calls the controllers of a cluster: it tries every address, follows the leader, and repeats what no leader answered
+// until the caller's context ends. A call without a deadline gets the call timeout. Every call can be repeated safely, so an
+// ErrUnavailable may be followed by the same call again. A dead, stopped or black-holed controller costs a call at most its
+// share of the time, and never holds it beyond its context. Safe for use from any goroutine.
+type Client struct {
+	secret  []byte
+	attempt time.Duration
+	call    time.Duration
+	session ids.UUID
+	beats   atomic.Uint64
+
+	mu      sync.Mutex
+	targets []*target // those given first, then those learned
+	given   int       // how many of targets were given
+	next    int       // index of the target to try first
+	closed  bool
+}
+
+// target is one address and its lazily made connection.
+type target struct {
+	addr      string
+	conn      *grpc.ClientConn
+	handshake atomic.Pointer[error] // last handshake failure, nil after a success
+}
+
+// DialOption changes a Client.
+type DialOption func(*Client)
+
+// WithAttemptTimeout bounds the time that one controller gets before the next is tried. Default 1 s.
+func WithAttemptTimeout(d time.Duration) DialOption { return func(c *Client) { c.attempt = d } }
+
+// WithCallTimeout bounds calls whose context has no deadline. Default 5 s.
+func WithCallTimeout(d time.Duration) DialOption { return func(c *Client) { c.call = d } }
+
+// Dial makes a client of the controllers at addrs (host:port). It connects to none yet. The client tells the controllers a
+// session of its own: RegisterNode and Heartbeat of one node must go through one Client.
+func Dial(addrs []string, secret []byte, opts ...DialOption) (*Client, error) {
+	if len(addrs) == 0 {
+		return nil, refuse(ErrInvalid, "controller: no address given: want host:port of at least one controller")
+	}
+	c := &Client{secret: secret, attempt: time.Second, call: 5 * time.Second, session: ids.NewUUID(nil)}
+	for _, o := range opts {
+		o(c)
+	}
+	for _, a := range addrs {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			c.Close()
+			return nil, refuse(ErrInvalid, "controller: address %q: want host:port", a)
+		}
+		if _, err := c.target(a); err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+	c.given = len(c.targets)
+	return c, nil
+}
+
+// target returns the target of addr, new if need be. The caller holds mu, or is Dial.
+func (c *Client) target(addr string) (*target, error) {
+	for _, t := range c.targets {
+		if t.addr == addr {
+			return t, nil
+		}
+	}
+	t := &target{addr: addr}
+	creds := &secretCredentials{secret: c.secret, failed: func(err error) {
+		if err == nil {
+			t.handshake.Store(nil)
+		} else {
+			t.handshake.Store(&err)
+		}
+	}}
+	conn, err := dialPeer(addr, creds)
+	if err != nil {
+		return nil, refuse(ErrInvalid, "controller: address %q: %v", addr, err)
+	}
+	t.conn = conn
+	c.targets = append(c.targets, t)
+	return t, nil
+}
+
+// dialPeer makes a connection that looks its name up at each attempt, so that a failing DNS never empties an address list.
+func dialPeer(addr string, creds *secretCredentials) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+addr,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: time.Second,
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+}
+
+// Close ends the connections. Calls under way fail.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	var errs []error
+	for _, t := range c.targets {
+		errs = append(errs, t.conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Addresses returns the addresses given and learned.
+func (c *Client) Addresses() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []string
+	for _, t := range c.targets {
+		out = append(out, t.addr)
+	}
+	return out
+}
+
+// learn adds the controllers that an answer names to those that are tried. What was given is never dropped.
+func (c *Client) learn(members []*pb.Member) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range members {
+		if c.closed || len(c.targets) >= c.given+maxLearned {
+			return
+		}
+		if _, _, err := net.SplitHostPort(m.GetAddress()); err == nil {
+			c.target(m.GetAddress())
+		}
+	}
+}
+
+// round returns the targets in the order in which a round tries them.
+func (c *Client) round() ([]*target, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	out := make([]*target, 0, len(c.targets))
+	for i := range c.targets {
+		out = append(out, c.targets[(c.next+i)%len(c.targets)])
+	}
+	return out, nil
+}
+
+// prefer makes t the first one of the next call.
+func (c *Client) prefer(t *target) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, other := range c.targets {
+		if other == t {
+			c.next = i
+		}
+	}
+}
+
+// follow returns the target of a leader hint, or nil when it is already among those tried or cannot be used.
+func (c *Client) follow(hint string, tried map[*target]bool) *target {
+	if hint == "" {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || len(c.targets) >= c.given+maxLearned {
+		return nil
+	}
+	t, err := c.target(hint)
+	if err != nil || tried[t] {
+		return nil
+	}
+	return t
+}
+
+// do runs fn against the leader.
+func (c *Client) do(ctx context.Context, fn func(context.Context, pb.ControllerClient) error) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.call)
+		defer cancel()
+	}
+	pause := 25 * time.Millisecond
+	for {
+		err := c.tryRound(ctx, fn)
+		var unavailable *unavailableError
+		if err == nil || !errors.As(err, &unavailable) {
+			return err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		case <-timer.C:
+		}
+		pause = min(2*pause, 400*time.Millisecond)
+	}
+}
+
+// tryRound tries every target once.
+func (c *Client) tryRound(ctx context.Context, fn func(context.Context, pb.ControllerClient) error) error {
+	queue, err := c.round()
+	if err != nil {
+		return err
+	}
+	fail := &unavailableError{}
+	tried := map[*target]bool{}
+	for len(queue) > 0 {
+		t := queue[0]
+		queue = queue[1:]
+		if tried[t] {
+			continue
+		}
+		tried[t] = true
+		deadline, _ := ctx.Deadline()
+		share := min(c.attempt, time.Until(deadline)/time.Duration(1+len(queue)))
+		attempt, cancel := context.WithTimeout(ctx, share)
+		err := fn(attempt, pb.NewControllerClient(t.conn))
+		cancel()
+		if err == nil {
+			c.prefer(t)
+			return nil
+		}
+		if refused := fromStatus(err); refused != nil {
+			c.prefer(t)
+			return refused
+		}
+		fail.add(t, err)
+		if ctx.Err() != nil {
+			break
+		}
+		if next := c.follow(leaderHint(err), tried); next != nil {
+			queue = append([]*target{next}, queue...)
+		}
+	}
+	// The next call starts behind the one that was tried first: a list of dead addresses with one good one always gets there.
+	c.mu.Lock()
+	if len(c.targets) > 0 {
+		c.next = (c.next + 1) % len(c.targets)
+	}
+	c.mu.Unlock()
+	return fail
+}
+
+// unavailableError is ErrUnavailable with what each address said.
+type unavailableError struct {
+	said   []string
+	secret bool
+}
+
+func (e *unavailableError) add(t *target, err error) {
+	text := err.Error()
+	if h := t.handshake.Load(); h != nil {
+		text = (*h).Error()
+		e.secret = e.secret || errors.Is(*h, ErrSecret)
+	}
+	text = strings.TrimPrefix(text, "rpc error: code = Unavailable desc = ")
+	e.said = append(e.said, t.addr+": "+strings.ReplaceAll(text, "\n", " "))
+}
+
+func (e *unavailableError) Error() string {
+	return fmt.Sprintf("%v: %s", ErrUnavailable, strings.Join(e.said, "; "))
+}
+
+func (e *unavailableError) Is(target error) bool {
+	return target == ErrUnavailable || e.secret && target == ErrSecret
+}
+
+// RegisterNode makes this process the one that speaks for the node. While another process of the node is alive it is refused
+// with ErrNodeConflict; after a kill it takes at most the node silence (1 s) until the new process is taken.
+// The request's session is filled in.
+func (c *Client) RegisterNode(ctx context.Context, req *pb.RegisterNodeRequest) (*pb.RegisterNodeResponse, error) {
+	req.Session = c.session[:]
+	var resp *pb.RegisterNodeResponse
+	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
+		resp, err = cc.RegisterNode(ctx, req)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("register node %s: %w", req.GetNodeId(), err)
+	}
+	c.learn(resp.GetControllers())
+	return resp, nil
+}
+
+// Heartbeat reports a node's replicas and brings what the controller wants of it. Give it a deadline of about a second: a
+// report that waits for a leader grows old. ErrUnregistered: call RegisterNode, then go on. The request's session and
+// sequence are filled in, so one request value must not be used by two calls at once.
+func (c *Client) Heartbeat(ctx context.Context, req *pb.HeartbeatRequest) (*pb.HeartbeatResponse, error) {
+	req.Session = c.session[:]
+	req.Sequence = c.beats.Add(1)
+	var resp *pb.HeartbeatResponse
+	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
+		resp, err = cc.Heartbeat(ctx, req)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("heartbeat of node %s: %w", req.GetNodeId(), err)
+	}
+	c.learn(resp.GetControllers())
+	return resp, nil
+}
+
+// CreateGroup makes a broker group. It returns when the creation is durable; the group is ready when its nodes have created
+// their replicas (see WaitGroup). The same request again returns the same group. Errors: ErrInvalid, ErrExists.
+func (c *Client) CreateGroup(ctx context.Context, req *pb.CreateGroupRequest) (*pb.Group, error) {
+	var resp *pb.Group
+	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
+		resp, err = cc.CreateGroup(ctx, req)
+		return err
+	})
+	return resp, err
+}
+
+// GetGroup returns one group, or ErrNotFound.
+func (c *Client) GetGroup(ctx context.Context, name string) (*pb.Group, error) {
+	var resp *pb.Group
+	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
+		resp, err = cc.GetGroup(ctx, &pb.GetGroupRequest{Name: name})
+		return err
+	})
+	return resp, err
+}
+
+// WaitGroup polls GetGroup until the group is ready and has a live master, or ctx ends; then it returns the last answer and
+// an error that says what the group waits for.
+func (c *Client) WaitGroup(ctx context.Context, name string) (*pb.Group, error) {
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	var last *pb.Group
+	for {
+		g, err := c.GetGroup(ctx, name)
+		switch {
+		case err == nil && g.GetState() == pb.GroupState_GROUP_STATE_READY && g.GetMaster().GetLive():
+			return g, nil
+		case err == nil:
+			last = g
+		case !errors.Is(err, ErrUnavailable) || last == nil && ctx.Err() != nil:
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			if last.GetState() == pb.GroupState_GROUP_STATE_PENDING {
+				return last, fmt.Errorf("group %s waits for node %s: %w", name, strings.Join(last.GetWaitingFor(), ", "), ctx.Err())
+			}
+			return last, fmt.Errorf("group %s has no master yet: %w", name, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}
+
+// ListGroups returns all groups by name.
+func (c *Client) ListGroups(ctx context.Context) ([]*pb.Group, error) {
+	var resp *pb.ListGroupsResponse
+	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
+		resp, err = cc.ListGroups(ctx, &pb.ListGroupsRequest{})
+		return err
+	})
+	return resp.GetGroups(), err
+}
+
+// ListNodes returns all nodes by id.
+func (c *Client) ListNodes(ctx context.Context) ([]*pb.Node, error) {
+	var resp *pb.ListNodesResponse
+	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
+		resp, err = cc.ListNodes(ctx, &pb.ListNodesRequest{})
+		return err
+	})
+	return resp.GetNodes(), err
+}
+
+// Members returns the cluster id and its controllers.
+func (c *Client) Members(ctx context.Context) (*pb.MembersResponse, error) {
+	var resp *pb.MembersResponse
+	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
+		resp, err = cc.Members(ctx, &pb.MembersRequest{})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.learn(resp.GetMembers())
+	return resp, nil
+}
+
+// MemberStatus is what one controller says about itself.
+type MemberStatus struct {
+	Address string
+	Status  *pb.StatusResponse // nil when Err is set
+	Err     error
+}
+
+// Status asks every known controller about itself, all at once, in the order of Addresses. It needs no leader.
+func (c *Client) Status(ctx context.Context) ([]MemberStatus, error) {
+	c.mu.Lock()
+	targets := append([]*target(nil), c.targets...)
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return nil, ErrClosed
+	}
+	out := make([]MemberStatus, len(targets))
+	var wg sync.WaitGroup
+	for i, t := range targets {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, c.attempt)
+			defer cancel()
+			st, err := pb.NewControllerClient(t.conn).Status(ctx, &pb.StatusRequest{})
+			out[i] = MemberStatus{Address: t.addr, Status: st}
+			if err != nil {
+				fail := &unavailableError{}
+				fail.add(t, err)
+				out[i] = MemberStatus{Address: t.addr, Err: fail}
+			}
+		})
+	}
+	wg.Wait()
+	return out, nil
+}

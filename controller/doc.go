@@ -1,0 +1,31 @@
+// Package controller keeps what a LedgerMQ cluster wants: which nodes there are, which broker groups, who belongs to each
+// (epoch records), and who is master of each. Raft inside a group decides what is safe; the controller decides what is wanted.
+//
+//	node, name server, tool              controller member (1 or 3 of them)
+//	┌────────────┐  gRPC, secret proven  ┌───────────────────────────────────────────────────┐
+//	│   Client   │──────────────────────▶│ Server (server.go, calls.go): gRPC, soft state     │
+//	└────────────┘                       │   │ propose            ▲ applied                   │
+//	                                     │   ▼                    │                           │
+//	                                     │ member.go: etcd raft ──▶ state.go: commands in,    │
+//	                                     │   step function          state out; pure           │
+//	                                     │   ▼                                                │
+//	                                     │ store.go: one bbolt file: log, vote, state, applied│
+//	                                     └───────────────────────────────────────────────────┘
+//
+// It guarantees:
+//
+//  1. A replica id is given once and never again.
+//  2. A group has its first epoch record only after every node of it has durably created its replica and told the
+//     incarnation; the record names them. A creation is whole or it is not there.
+//  3. What was answered survives the loss of any minority of the members, and the death of all of them.
+//  4. State and applied index change in one transaction of one file; equal positions mean equal state hashes on all members.
+//  5. A known master never goes back to one of a lower term.
+//  6. A node id belongs to one check code for ever, and at one time to one process.
+//  7. A member whose data folder was lost is another member: it takes no part under the old identity.
+//
+// What must survive is in the replicated state. What nodes repeat five times a second (positions, roles) is soft: the leader
+// keeps it in memory, and a new leader learns it again within one heartbeat.
+//
+// Server, Client and everything exported may be used from any goroutine. Read state.go first, then member.go.
+// docs/format/controller.md shows the bytes on disk.
+package controller
