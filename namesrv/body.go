@@ -1,0 +1,319 @@
+package namesrv
+
+import (
+	"bytes"
+	"compress/zlib"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/internal/laxjson"
+)
+
+// Names of the ext fields that our own brokers add to a registration. Java name servers ignore them.
+const (
+	FieldControllers = "controllers" // of 103: addresses of the controllers, separated by commas
+	FieldGroupTerm   = "groupTerm"   // of 103 and 104: the term, as a decimal number. Of an answer to 103: the newest known
+	FieldClusterID   = "clusterID"   // of 103: the id that the controller drew for the cluster
+	FieldTerms       = "ledgermqTerms"
+	// FieldTerms of an answer to 105 and 106 lists group=term, separated by commas. A client keeps what it knows of a group
+	// when an answer carries a lower term.
+)
+
+// DataVersion is the version of a broker's topic table. StateVersion is the term in which its master writes it. Counter must
+// grow with each change inside a term: a registration with a lower one is taken for a late packet.
+type DataVersion struct {
+	StateVersion int64 `json:"stateVersion"`
+	Timestamp    int64 `json:"timestamp"` // of the last change, milliseconds
+	Counter      int64 `json:"counter"`
+}
+
+func (v DataVersion) olderThan(w DataVersion) bool {
+	return v.Counter < w.Counter && v.Timestamp <= w.Timestamp
+}
+
+// TopicConfig is a topic as its broker has it.
+type TopicConfig struct {
+	Name        string
+	ReadQueues  int32
+	WriteQueues int32
+	Perm        int32 // 4 read, 2 write, 1 inherit
+	SysFlag     int32
+	Order       bool
+	Attributes  map[string]string
+}
+
+// RegisterBody is the body of a registration (103): RocketMQ's TopicConfigAndMappingSerializeWrapper and an empty list of
+// filter servers. Docs/format/namesrv.md shows its two forms.
+type RegisterBody struct {
+	Version DataVersion
+	Topics  []TopicConfig
+}
+
+// maxInflated bounds what a compressed body may grow to.
+const maxInflated = 64 << 20
+
+// ErrBody is returned for a body that cannot be read.
+var ErrBody = errors.New("bad registration body")
+
+// The shapes of the JSON form. Fields that we neither write nor read have no place here.
+type (
+	bodyJSON struct {
+		Wrapper       wrapperJSON `json:"topicConfigSerializeWrapper"`
+		FilterServers []string    `json:"filterServerList"`
+	}
+	wrapperJSON struct {
+		Topics         map[string]topicJSON `json:"topicConfigTable"`
+		Version        DataVersion          `json:"dataVersion"`
+		MappingVersion *DataVersion         `json:"mappingDataVersion,omitempty"`
+		MappingInfo    map[string]struct{}  `json:"topicQueueMappingInfoMap"`
+		MappingDetail  map[string]struct{}  `json:"topicQueueMappingDetailMap"`
+	}
+	topicJSON struct {
+		Name        string            `json:"topicName"`
+		ReadQueues  int32             `json:"readQueueNums"`
+		WriteQueues int32             `json:"writeQueueNums"`
+		Perm        int32             `json:"perm"`
+		FilterType  string            `json:"topicFilterType"`
+		SysFlag     int32             `json:"topicSysFlag"`
+		Order       bool              `json:"order"`
+		Attributes  map[string]string `json:"attributes"`
+	}
+)
+
+// Encode returns the JSON form, which every name server reads. Topics are in the order of their names.
+func (b RegisterBody) Encode() []byte {
+	w := wrapperJSON{
+		Topics: make(map[string]topicJSON, len(b.Topics)), Version: b.Version, MappingVersion: &DataVersion{},
+		MappingInfo: map[string]struct{}{}, MappingDetail: map[string]struct{}{},
+	}
+	for _, t := range b.Topics {
+		attributes := t.Attributes
+		if attributes == nil {
+			attributes = map[string]string{}
+		}
+		w.Topics[t.Name] = topicJSON{
+			Name: t.Name, ReadQueues: t.ReadQueues, WriteQueues: t.WriteQueues, Perm: t.Perm, FilterType: "SINGLE_TAG",
+			SysFlag: t.SysFlag, Order: t.Order, Attributes: attributes,
+		}
+	}
+	text, err := json.Marshal(bodyJSON{Wrapper: w, FilterServers: []string{}})
+	if err != nil {
+		panic(fmt.Sprintf("namesrv: a registration body of plain values cannot be written: %v", err))
+	}
+	return text
+}
+
+// EncodeCompressed returns the compressed form, for requests with the field compressed=true. It carries neither the order
+// flag nor the system flag of a topic: RocketMQ's form has no place for them.
+func (b RegisterBody) EncodeCompressed() []byte {
+	var out bytes.Buffer
+	z, err := zlib.NewWriterLevel(&out, zlib.BestCompression)
+	if err != nil {
+		panic(fmt.Sprintf("namesrv: %v", err))
+	}
+	item := func(text []byte) {
+		var size [4]byte
+		binary.BigEndian.PutUint32(size[:], uint32(len(text)))
+		_, _ = z.Write(size[:]) // a bytes.Buffer takes everything
+		_, _ = z.Write(text)
+	}
+	count := func(n int) {
+		var size [4]byte
+		binary.BigEndian.PutUint32(size[:], uint32(n))
+		_, _ = z.Write(size[:])
+	}
+	version, _ := json.Marshal(b.Version)
+	item(version)
+	count(len(b.Topics))
+	for _, t := range slices.SortedFunc(slices.Values(b.Topics), func(a, b TopicConfig) int { return strings.Compare(a.Name, b.Name) }) {
+		item(t.appendText(nil))
+	}
+	item([]byte("[]"))
+	count(0)
+	_ = z.Close()
+	return out.Bytes()
+}
+
+// appendText appends "name read write perm SINGLE_TAG {attributes}".
+func (t TopicConfig) appendText(dst []byte) []byte {
+	dst = append(dst, t.Name...)
+	for _, n := range []int32{t.ReadQueues, t.WriteQueues, t.Perm} {
+		dst = strconv.AppendInt(append(dst, ' '), int64(n), 10)
+	}
+	dst = append(dst, " SINGLE_TAG"...)
+	if len(t.Attributes) > 0 {
+		attributes, _ := json.Marshal(t.Attributes)
+		dst = append(append(dst, ' '), attributes...)
+	}
+	return dst
+}
+
+func parseTopicText(text string) (TopicConfig, error) {
+	// The attributes may hold spaces, so they are what remains after five words.
+	words := strings.SplitN(text, " ", 6)
+	if len(words) < 5 {
+		return TopicConfig{}, fmt.Errorf("%w: topic %.100q has %d words", ErrBody, text, len(words))
+	}
+	t := TopicConfig{Name: words[0]}
+	for i, dst := range []*int32{&t.ReadQueues, &t.WriteQueues, &t.Perm} {
+		n, err := strconv.ParseInt(words[i+1], 10, 32)
+		if err != nil {
+			return TopicConfig{}, fmt.Errorf("%w: topic %.100q: %w", ErrBody, text, err)
+		}
+		*dst = int32(n)
+	}
+	if len(words) == 6 {
+		// Java ignores attributes that it cannot read; a topic without them still works.
+		_ = json.Unmarshal([]byte(words[5]), &t.Attributes)
+	}
+	return t, nil
+}
+
+// DecodeRegisterBody reads both forms. An empty body stands for an empty table. The error is ErrBody.
+func DecodeRegisterBody(body []byte, compressed bool) (RegisterBody, error) {
+	switch {
+	case len(body) == 0:
+		return RegisterBody{}, nil
+	case compressed:
+		return decodeCompressed(body)
+	}
+	text, err := laxjson.Standard(body)
+	if err != nil {
+		return RegisterBody{}, fmt.Errorf("%w: %w", ErrBody, err)
+	}
+	var in struct {
+		Wrapper struct {
+			Topics  map[string]topicJSON `json:"topicConfigTable"`
+			Version DataVersion          `json:"dataVersion"`
+		} `json:"topicConfigSerializeWrapper"`
+	}
+	if err := json.Unmarshal(text, &in); err != nil {
+		return RegisterBody{}, fmt.Errorf("%w: %w", ErrBody, err)
+	}
+	b := RegisterBody{Version: in.Wrapper.Version}
+	for _, name := range slices.Sorted(maps.Keys(in.Wrapper.Topics)) {
+		t := in.Wrapper.Topics[name]
+		if t.Name == "" {
+			t.Name = name
+		}
+		b.Topics = append(b.Topics, TopicConfig{
+			Name: t.Name, ReadQueues: t.ReadQueues, WriteQueues: t.WriteQueues, Perm: t.Perm, SysFlag: t.SysFlag, Order: t.Order, Attributes: t.Attributes,
+		})
+	}
+	return b, b.check()
+}
+
+func decodeCompressed(body []byte) (RegisterBody, error) {
+	z, err := zlib.NewReader(bytes.NewReader(body))
+	if err != nil {
+		return RegisterBody{}, fmt.Errorf("%w: %w", ErrBody, err)
+	}
+	plain, err := io.ReadAll(io.LimitReader(z, maxInflated+1))
+	if err != nil {
+		return RegisterBody{}, fmt.Errorf("%w: %w", ErrBody, err)
+	}
+	if len(plain) > maxInflated {
+		return RegisterBody{}, fmt.Errorf("%w: more than %d bytes when unpacked", ErrBody, maxInflated)
+	}
+	r := items{rest: plain}
+	var b RegisterBody
+	if err := json.Unmarshal(r.item(), &b.Version); err != nil && r.err == nil {
+		return RegisterBody{}, fmt.Errorf("%w: data version: %w", ErrBody, err)
+	}
+	for n := r.number(); n > 0 && r.err == nil; n-- {
+		text := r.item()
+		if r.err != nil {
+			break
+		}
+		t, err := parseTopicText(string(text))
+		if err != nil {
+			return RegisterBody{}, err
+		}
+		b.Topics = append(b.Topics, t)
+	}
+	// The filter servers and the mapping of static topics follow. Nobody has used the first for years, the second is not
+	// served here, and old brokers end before it.
+	if r.err != nil {
+		return RegisterBody{}, r.err
+	}
+	return b, b.check()
+}
+
+// items reads the numbers and the counted texts of the compressed form. After an error it returns zero values.
+type items struct {
+	rest []byte
+	err  error
+}
+
+func (r *items) number() int {
+	if len(r.rest) < 4 {
+		r.rest = nil
+		if r.err == nil {
+			r.err = fmt.Errorf("%w: it ends early", ErrBody)
+		}
+		return 0
+	}
+	n := int32(binary.BigEndian.Uint32(r.rest))
+	r.rest = r.rest[4:]
+	if n < 0 || int(n) > len(r.rest) { // an item takes at least a byte, so this bounds counts too
+		if r.err == nil {
+			r.err = fmt.Errorf("%w: a length of %d with %d bytes left", ErrBody, n, len(r.rest))
+		}
+		return 0
+	}
+	return int(n)
+}
+
+func (r *items) item() []byte {
+	n := r.number()
+	if r.err != nil {
+		return nil
+	}
+	text := r.rest[:n]
+	r.rest = r.rest[n:]
+	return text
+}
+
+// check refuses names and numbers that no broker can mean.
+func (b RegisterBody) check() error {
+	for _, t := range b.Topics {
+		if err := checkName("topic", t.Name, 255); err != nil {
+			return fmt.Errorf("%w: %w", ErrBody, err)
+		}
+		if t.ReadQueues < 0 || t.WriteQueues < 0 || t.Perm < 0 {
+			return fmt.Errorf("%w: topic %s has a negative number", ErrBody, t.Name)
+		}
+	}
+	return nil
+}
+
+// checkName refuses what could not stand in an answer or a log line.
+func checkName(what, name string, limit int) error {
+	if name == "" {
+		return fmt.Errorf("the %s is empty", what)
+	}
+	if len(name) > limit {
+		return fmt.Errorf("the %s has %d bytes, at most %d are allowed", what, len(name), limit)
+	}
+	for i := range len(name) {
+		if name[i] <= ' ' || name[i] == 0x7f {
+			return fmt.Errorf("the %s %q holds a space or a control character", what, name)
+		}
+	}
+	return nil
+}
+
+// BodyCRC is the value of the field bodyCrc32: CRC-32 (IEEE) without its highest bit, as Java reckons it.
+func BodyCRC(body []byte) int32 { return int32(crc32.ChecksumIEEE(body) & 0x7fffffff) }
+
+// Term returns the state version as a term.
+func (v DataVersion) Term() ids.Term { return ids.Term(v.StateVersion) }
