@@ -1,0 +1,192 @@
+package commitlog
+
+import (
+	"fmt"
+
+	"github.com/ledgermq/ledgermq/internal/ids"
+)
+
+var zeros [1 << 20]byte
+
+// Append writes frames behind the tail, with one vectored write per segment. Nothing is synced; readers see the frames when
+// it returns. The frames must be whole and checked, and chain on to the tail: else ErrChain, and nothing was written. Any
+// other error poisons the log.
+func (l *Log) Append(frames []Frame) error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	if err := l.writable(); err != nil {
+		return err
+	}
+	t := l.tail // only the writer changes it
+	for _, f := range frames {
+		if err := l.follows(t, f); err != nil {
+			return err
+		}
+		t = t.After(f)
+	}
+	var added []*segment
+	seg, t := l.segs[len(l.segs)-1], l.tail
+	bufs, from := l.bufs[:0], t.Offset
+	flush := func() error {
+		if len(bufs) == 0 {
+			return nil
+		}
+		end := int64(from - seg.base())
+		start := end
+		for _, b := range bufs {
+			end += int64(len(b))
+		}
+		seg.fill.claim(end)
+		seg.dirty = true
+		err := seg.file.WritevAt(bufs, start)
+		clear(bufs)
+		bufs = bufs[:0]
+		return err
+	}
+	var pad [padSize]byte
+	for _, f := range frames {
+		if f.Offset() != t.Offset {
+			putPad(pad[:], t.Offset, t.Chain)
+			bufs = append(bufs, pad[:])
+			err := flush()
+			if err == nil {
+				seg, err = l.roll(f.Offset()-segmentHeaderSize, t)
+			}
+			if err != nil {
+				l.drop(added)
+				return l.poisoned("write", err)
+			}
+			added = append(added, seg)
+			from = f.Offset()
+		}
+		bufs = append(bufs, f)
+		t = t.After(f)
+	}
+	err := flush()
+	l.bufs = bufs[:0]
+	if err != nil {
+		l.drop(added)
+		return l.poisoned("write", err)
+	}
+	l.publish(frames, added)
+	return nil
+}
+
+// follows checks that f is the frame after t.
+func (l *Log) follows(t Tail, f Frame) error {
+	if len(f) < headerSize || len(f) > l.o.maxFrame() || len(f)%align != 0 {
+		return fmt.Errorf("%w: %d bytes are no frame", ErrChain, len(f))
+	}
+	if place := l.o.place(t.Offset, len(f)); f.Index() != t.Index+1 || f.PrevChain() != t.Chain || f.Term() < t.Term || f.Offset() != place {
+		return fmt.Errorf("%w: index %d, term %v, offset %d, previous chain %08x after index %d, term %v, place %d, chain %08x",
+			ErrChain, f.Index(), f.Term(), f.Offset(), f.PrevChain(), t.Index, t.Term, place, t.Chain)
+	}
+	return nil
+}
+
+// drop closes segments that were not published; wmu is held.
+func (l *Log) drop(added []*segment) {
+	for _, s := range added {
+		s.release()
+	}
+}
+
+// publish shows frames that were written to the readers.
+func (l *Log) publish(frames []Frame, added []*segment) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range frames {
+		seg := l.segs[len(l.segs)-1]
+		if f.Offset() >= seg.base()+ids.PhysicalOffset(l.o.SegmentSize) {
+			seg, added = added[0], added[1:]
+			l.segs = append(l.segs, seg)
+		}
+		l.note(seg, f.Term(), f.Index(), f.Ref())
+		l.tail = l.tail.After(f)
+	}
+}
+
+// note enters one frame into the tables; mu is held, or the log is not shared yet.
+func (l *Log) note(seg *segment, term ids.Term, index ids.Index, ref Ref) {
+	pos := int64(ref.Offset - seg.base())
+	seg.sparse.add(uint32(index-seg.first), pos)
+	seg.last = index
+	seg.end = pos + aligned(int64(ref.Size))
+	if n := len(l.epochs); n == 0 || l.epochs[n-1].Term != term {
+		l.epochs = append(l.epochs, TermStart{Term: term, StartIndex: index, StartOffset: ref.Offset})
+	}
+	l.recent.put(index, ref)
+}
+
+// Sync makes durable what Append wrote: the segments that it touched, and the directory when a segment was added. When it
+// fails the log is poisoned and the sync never repeated.
+func (l *Log) Sync() error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	if err := l.writable(); err != nil {
+		return err
+	}
+	return l.sync()
+}
+
+func (l *Log) sync() error {
+	// Segments are synced from the front, and the directory before the last one, but nothing depends on that order: synced
+	// moves only when all of it succeeded.
+	for _, s := range l.segs {
+		if !s.dirty {
+			continue
+		}
+		if err := s.file.SyncData(); err != nil {
+			return l.poisoned("sync", err)
+		}
+		s.dirty = false
+	}
+	if l.dirDirty {
+		if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
+			return l.poisoned("sync", err)
+		}
+		l.dirDirty = false
+	}
+	l.mu.Lock()
+	l.synced = l.tail
+	l.mu.Unlock()
+	return nil
+}
+
+// recent knows the references of the last frames, which are those that replication asks for.
+type recent struct {
+	refs        []Ref     // by index modulo recentFrames; allocated with the first frame
+	first, last ids.Index // known are [first, last]; none when first > last or refs is nil
+}
+
+const recentFrames = 4096
+
+func (r *recent) put(i ids.Index, ref Ref) {
+	if r.refs == nil {
+		r.refs, r.first = make([]Ref, recentFrames), i
+	}
+	r.refs[i%recentFrames] = ref
+	r.last = i
+	if r.last-r.first >= recentFrames {
+		r.first = r.last - recentFrames + 1
+	}
+}
+
+func (r *recent) get(i ids.Index) (Ref, bool) {
+	if r.refs == nil || i < r.first || i > r.last {
+		return Ref{}, false
+	}
+	return r.refs[i%recentFrames], true
+}
+
+// cut forgets frames after i.
+func (r *recent) cut(i ids.Index) {
+	if r.refs == nil {
+		return
+	}
+	if i < r.first {
+		r.refs = nil
+		return
+	}
+	r.last = min(r.last, i)
+}

@@ -1,0 +1,82 @@
+package commitlog
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ledgermq/ledgermq/internal/ids"
+)
+
+// Expected answers of a log.
+var (
+	// ErrCompacted is returned for an index or offset that a front cut gave up.
+	ErrCompacted = errors.New("commitlog: below the front of the log")
+	// ErrUnavailable is returned for an index or offset above the tail.
+	ErrUnavailable = errors.New("commitlog: above the tail of the log")
+	// ErrClosed is returned by everything after Close.
+	ErrClosed = errors.New("commitlog: closed")
+	// ErrReadOnly is returned by a change of a log that was opened with Options.ReadOnly.
+	ErrReadOnly = errors.New("commitlog: opened read-only")
+)
+
+// Answers of Open and Create.
+var (
+	// ErrExists is returned by Create when the folder holds a log.
+	ErrExists = errors.New("commitlog: a log exists here")
+	// ErrNotCreated is returned by Open when the folder holds no log, or one whose Create was cut short: Create may run again.
+	ErrNotCreated = errors.New("commitlog: no log here")
+	// ErrMetaLost is returned when segments exist and neither slot of the meta file can be read: the identity is lost.
+	ErrMetaLost = errors.New("commitlog: the meta file is lost")
+)
+
+// ErrChain is returned by Append, before anything is written, when a frame does not follow the one before it.
+var ErrChain = errors.New("commitlog: frame does not chain on to the tail")
+
+// CorruptionError tells that bytes which should be a frame are none.
+type CorruptionError struct {
+	File   string             // "" when the bytes did not come from a file
+	Offset ids.PhysicalOffset // where the frame starts, or claims to; -1 when unknown
+	Reason string
+}
+
+func (e *CorruptionError) Error() string {
+	if e.File == "" {
+		return fmt.Sprintf("commitlog: bad frame at offset %d: %s", e.Offset, e.Reason)
+	}
+	return fmt.Sprintf("commitlog: bad frame at offset %d (%s): %s", e.Offset, e.File, e.Reason)
+}
+
+// DamageError is returned by Open when the log lacks, or cannot prove, something that was durable once. The replica parks and
+// waits for repair; nothing that could help the repair was changed.
+type DamageError struct {
+	File   string
+	Offset ids.PhysicalOffset
+	Reason string
+}
+
+func (e *DamageError) Error() string {
+	return fmt.Sprintf("commitlog: damage at offset %d (%s): %s", e.Offset, e.File, e.Reason)
+}
+
+// IdentityError is returned by Open when the files belong to another cluster, group, format version or segment size.
+type IdentityError struct {
+	File       string
+	Field      string // cluster, group, version, segment size
+	Want, Have string
+}
+
+func (e *IdentityError) Error() string {
+	return fmt.Sprintf("commitlog: %s has %s %s, want %s", e.File, e.Field, e.Have, e.Want)
+}
+
+// PoisonedError wraps the first failed write, sync, read or checksum of a log. After it every change fails at once; reads
+// go on. Nothing is retried: after a failed sync the kernel may hold pages as clean that the disk never got.
+type PoisonedError struct {
+	Op  string // write, sync, read, meta, …
+	Err error
+}
+
+func (e *PoisonedError) Error() string {
+	return "commitlog: poisoned by a failed " + e.Op + ": " + e.Err.Error()
+}
+func (e *PoisonedError) Unwrap() error { return e.Err }
