@@ -1,0 +1,302 @@
+package peer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/ledgermq/ledgermq/internal/ids"
+)
+
+const (
+	// maxShaking bounds the connections that have not proven anything yet; over it new ones are closed at once.
+	maxShaking = 64
+	// firstBuffer and maxBuffer bound the buffer of a connection. It starts small, so that an idle connection costs little, and
+	// doubles when it was filled. A single larger packet gets one of its own.
+	firstBuffer = 8 << 10
+	maxBuffer   = 256 << 10
+)
+
+type inboundKey struct {
+	node    ids.NodeID
+	channel channel
+}
+
+// inbound is one established connection from another node. Only its own goroutine reads from it and writes pongs to it.
+type inbound struct {
+	key     inboundKey
+	process [16]byte
+	conn    net.Conn
+	heard   atomic.Int64 // when the last packet came, in ns
+
+	replaced bool // guarded by Transport.mu: a newer connection of the same process took its place
+}
+
+// accept is the listener's goroutine.
+func (t *Transport) accept() {
+	for {
+		conn, err := t.o.Listener.Accept()
+		if err != nil {
+			if t.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Out of file descriptors, mostly. It passes, or the operator reads why.
+			t.refusals.event(t.o.Log.Error()).Err(err).Msg("accepting a peer's connection failed")
+			select {
+			case <-t.ctx.Done():
+				return
+			case <-time.After(t.o.MinBackoff):
+			}
+			continue
+		}
+		t.mu.Lock()
+		full := t.closed || len(t.shaking) >= maxShaking
+		if !full {
+			t.shaking[conn] = struct{}{}
+			t.spawn(func() { t.serveConn(conn) })
+		}
+		t.mu.Unlock()
+		if full {
+			_ = conn.Close()
+			t.refuse(&RefusedError{Addr: conn.RemoteAddr().String(), Reason: fmt.Sprintf("%d connections are already shaking hands", maxShaking)})
+		}
+	}
+}
+
+func (t *Transport) refuse(err *RefusedError) {
+	t.received.refused.Add(1)
+	t.refusals.event(t.o.Log.Error()).Str("addr", err.Addr).Str("peer", string(err.Node)).Str("reason", err.Reason).Msg("a connection to the peer port was refused")
+}
+
+// serveConn is the goroutine of one accepted connection, from its handshake to its end.
+func (t *Transport) serveConn(conn net.Conn) {
+	in, err := t.shake(conn)
+	t.mu.Lock()
+	delete(t.shaking, conn)
+	t.mu.Unlock()
+	if err == nil {
+		err = t.receive(in)
+	}
+	_ = conn.Close()
+	if in != nil {
+		t.mu.Lock()
+		replaced := in.replaced
+		if t.inbound[in.key] == in {
+			delete(t.inbound, in.key)
+		}
+		t.mu.Unlock()
+		if errors.Is(err, ErrWire) {
+			t.refusals.event(t.o.Log.Error()).Str("addr", conn.RemoteAddr().String()).Str("peer", string(in.key.node)).Err(err).Msg("a peer broke the protocol, its connection was closed")
+		}
+		if !replaced {
+			t.closedConn(in.key.node)
+		}
+		return
+	}
+	var refused *RefusedError
+	if errors.As(err, &refused) && t.ctx.Err() == nil {
+		t.refuse(refused)
+	}
+}
+
+// shake returns the connection once it has proven who it is and has its place in t.inbound.
+func (t *Transport) shake(conn net.Conn) (*inbound, error) {
+	noDelay(conn)
+	if err := conn.SetDeadline(time.Now().Add(t.o.HandshakeTimeout)); err != nil {
+		return nil, fmt.Errorf("peer: handshake: %w", err)
+	}
+	var in *inbound
+	_, err := shakeAcceptor(conn, t.o.Secret, t.o.Cluster, t.o.Node, func(h hello) status {
+		var s status
+		in, s = t.admit(h, conn)
+		return s
+	})
+	if err == nil {
+		err = conn.SetDeadline(time.Time{})
+	}
+	if err == nil {
+		if r := (*t.peers.Load())[in.key.node]; r != nil {
+			for _, p := range r.pipes() {
+				p.wakeUp() // it lives: do not wait for the end of a back-off
+			}
+		}
+	}
+	return in, err
+}
+
+// admit gives a proven connection its place. A newer connection of the same process replaces the older one, which is most
+// likely dead; one of another process waits until all of the first were silent for long enough.
+func (t *Transport) admit(h hello, conn net.Conn) (*inbound, status) {
+	if h.from == t.o.Node {
+		return nil, statusTwice
+	}
+	if t.o.Allow != nil && !t.o.Allow(h.from) {
+		return nil, statusAllowed
+	}
+	in := &inbound{key: inboundKey{h.from, h.channel}, process: h.process, conn: conn}
+	now := time.Now()
+	in.heard.Store(now.UnixNano())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, statusAllowed
+	}
+	for _, c := range [2]channel{control, bulk} {
+		old := t.inbound[inboundKey{h.from, c}]
+		if old != nil && old.process != h.process && now.Sub(time.Unix(0, old.heard.Load())) < 4*t.o.PingEvery {
+			return nil, statusTwice
+		}
+	}
+	for _, c := range [2]channel{control, bulk} {
+		key := inboundKey{h.from, c}
+		if old := t.inbound[key]; old != nil && (c == h.channel || old.process != h.process) {
+			old.replaced = old.process == h.process
+			_ = old.conn.Close()
+			delete(t.inbound, key)
+		}
+	}
+	t.inbound[in.key] = in
+	return in, statusOK
+}
+
+// receive reads packets until the connection ends.
+func (t *Transport) receive(in *inbound) error {
+	rb := newReadBuffer()
+	var envs []Envelope
+	var pong []byte
+	for {
+		h, packet, err := rb.next(in.conn)
+		if err != nil {
+			return err
+		}
+		in.heard.Store(time.Now().UnixNano())
+		t.received.packets.Add(1)
+		t.received.bytes.Add(uint64(len(packet)))
+		switch h.kind {
+		case kindBatch:
+			if envs, err = decodeBatch(envs[:0], h, packet); err != nil {
+				return err
+			}
+			if h.frames > 0 {
+				rb.keep()
+			}
+			t.received.envelopes.Add(uint64(len(envs)))
+			t.o.Receive(in.key.node, envs)
+			clear(envs)
+		case kindPing:
+			if !sealed(packet) {
+				return wireError("a ping with a wrong checksum")
+			}
+			pong = appendControl(pong[:0], kindPong)
+			// The other side reads nothing but pongs: if it does not take one, it is gone.
+			if err := in.conn.SetWriteDeadline(time.Now().Add(t.o.DeadAfter)); err != nil {
+				return fmt.Errorf("peer: answering node %q: %w", in.key.node, err)
+			}
+			if _, err := in.conn.Write(pong); err != nil {
+				return fmt.Errorf("peer: answering node %q: %w", in.key.node, err)
+			}
+		default:
+			return wireError("a pong on a connection that only receives")
+		}
+	}
+}
+
+// sealed checks the checksum of a packet that is only a header.
+func sealed(b []byte) bool { return packetCRC(b) == binary.BigEndian.Uint32(b[headerCRC:]) }
+
+// watch closes incoming connections that were silent for too long: their other end is gone without a word.
+func (t *Transport) watch() {
+	ticker := time.NewTicker(t.o.PingEvery)
+	defer ticker.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-t.ctx.Done():
+			return
+		case now := <-ticker.C:
+			paused := now.Sub(last) > t.o.DeadAfter/2
+			last = now
+			if paused {
+				continue // this process was stopped, not the peers
+			}
+			t.mu.Lock()
+			for _, in := range t.inbound {
+				if now.Sub(time.Unix(0, in.heard.Load())) > t.o.DeadAfter {
+					_ = in.conn.Close()
+				}
+			}
+			t.mu.Unlock()
+		}
+	}
+}
+
+// readBuffer cuts a byte stream into packets. Packets lie whole in its buffer; where something was kept of them the buffer is
+// left to the receiver and a new one is made, otherwise it is used again.
+type readBuffer struct {
+	b    []byte
+	r, w int // b[r:w] is read but not consumed
+	size int // of the next buffer
+	kept bool
+}
+
+func newReadBuffer() *readBuffer { return &readBuffer{size: firstBuffer} }
+
+// keep says that somebody holds on to the packet that next returned last.
+func (rb *readBuffer) keep() { rb.kept = true }
+
+// next returns the next packet. It is valid until the following call, for ever when keep is called before that.
+func (rb *readBuffer) next(conn io.Reader) (header, []byte, error) {
+	if err := rb.fill(conn, headerSize); err != nil {
+		return header{}, nil, err
+	}
+	h, err := parseHeader(rb.b[rb.r:])
+	if err != nil {
+		return header{}, nil, err
+	}
+	n := h.size()
+	if err := rb.fill(conn, n); err != nil {
+		return header{}, nil, err
+	}
+	packet := rb.b[rb.r : rb.r+n : rb.r+n]
+	rb.r += n
+	return h, packet, nil
+}
+
+// fill reads until n bytes wait.
+func (rb *readBuffer) fill(conn io.Reader, n int) error {
+	for rb.w-rb.r < n {
+		if rb.w == rb.r && !rb.kept {
+			rb.r, rb.w = 0, 0
+		}
+		if len(rb.b)-rb.r < n || rb.w == len(rb.b) {
+			rb.renew(n)
+		}
+		got, err := conn.Read(rb.b[rb.w:])
+		rb.w += got
+		if got == 0 && err != nil {
+			if err == io.EOF && rb.w > rb.r {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// renew makes room for n bytes from rb.r on: by moving the rest to the front, or in a new buffer.
+func (rb *readBuffer) renew(n int) {
+	rest := rb.b[rb.r:rb.w]
+	if !rb.kept && n <= len(rb.b) && rb.r > 0 {
+		rb.w = copy(rb.b, rest)
+		rb.r = 0
+		return
+	}
+	b := make([]byte, max(n, rb.size))
+	rb.w = copy(b, rest)
+	rb.b, rb.r, rb.kept = b, 0, false
+	rb.size = min(2*rb.size, maxBuffer)
+}
