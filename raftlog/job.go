@@ -1,0 +1,105 @@
+package raftlog
+
+import (
+	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/ledgermq/ledgermq/commitlog"
+	"github.com/ledgermq/ledgermq/internal/ids"
+)
+
+// Job is work for the one writer of a log. Jobs are written in the order in which turns gave them out; several may share one
+// sync. A job is completed when all of it is durable.
+type Job struct {
+	First  ids.Index         // of Frames[0]; when the log has this entry already, it and all after it are removed first
+	Frames []commitlog.Frame // consecutive, to append
+	Owner  *Owner            // not nil: to be saved in both slots of the meta file; a vote, a term or a record depends on it
+	Commit ids.Index         // for the next write of the meta file; alone it needs none
+
+	responses []*pb.Message
+	seal      bool
+	cuts      int64 // of the replica when the job was given out
+}
+
+// Seals tells whether j writes the epoch record of a new epoch.
+func (j *Job) Seals() bool { return j.seal }
+
+// Writer writes jobs to a log. It has no goroutine: the shell and the simulation call it, one call at a time.
+type Writer struct {
+	log   *commitlog.Log
+	owner Owner // as last saved, with the newest commit index
+}
+
+// NewWriter returns the writer of log. A replica was opened on the log before, so its meta file has an owner record; ErrOwner is
+// returned when it cannot be read.
+func NewWriter(log *commitlog.Log) (*Writer, error) {
+	o, err := DecodeOwner(log.Meta().Owner)
+	if err != nil {
+		return nil, err
+	}
+	return &Writer{log: log, owner: o}, nil
+}
+
+// Write makes jobs durable. After an error it must not be called again: the log is poisoned.
+func (w *Writer) Write(jobs []*Job) error {
+	var (
+		frames []commitlog.Frame
+		owner  *Owner
+		dirty  bool
+	)
+	for _, j := range jobs {
+		w.owner.Commit = max(w.owner.Commit, j.Commit)
+		if j.Owner != nil {
+			owner = j.Owner
+		}
+	}
+	// Term and vote first: an entry never becomes durable under a term that the meta file does not know.
+	if owner != nil {
+		commit := w.owner.Commit
+		w.owner = *owner
+		w.owner.Commit = commit
+		if err := w.log.SaveMeta(w.owner.Encode(), true); err != nil {
+			return err
+		}
+	}
+	flush := func() error {
+		if len(frames) == 0 {
+			return nil
+		}
+		dirty = true
+		err := w.log.Append(frames)
+		frames = nil
+		return err
+	}
+	for _, j := range jobs {
+		if len(j.Frames) == 0 {
+			continue
+		}
+		end := w.log.Tail().Index
+		if n := len(frames); n > 0 {
+			end = frames[n-1].Index()
+		}
+		if j.First <= end {
+			if err := flush(); err != nil {
+				return err
+			}
+			if err := w.log.TruncateAfter(j.First - 1); err != nil {
+				return err
+			}
+		}
+		if frames == nil {
+			frames = j.Frames
+		} else {
+			frames = append(frames[:len(frames):len(frames)], j.Frames...)
+		}
+	}
+	if err := flush(); err != nil {
+		return err
+	}
+	if dirty {
+		return w.log.Sync()
+	}
+	return nil
+}
+
+// Checkpoint renews the log's durable bound, with the owner record as it was last saved and the newest commit index.
+func (w *Writer) Checkpoint() error { return w.log.Checkpoint(w.owner.Encode()) }

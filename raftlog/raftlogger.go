@@ -1,0 +1,36 @@
+package raftlog
+
+import (
+	"fmt"
+
+	"github.com/rs/zerolog"
+)
+
+// raftLogger passes what the Raft library says to the group's log: its chatter as debug, its warnings as such. A panic of the
+// library becomes a raftPanic, which parks the replica.
+type raftLogger struct{ l zerolog.Logger }
+
+func (g raftLogger) Debug(...any)                {}
+func (g raftLogger) Debugf(string, ...any)       {}
+func (g raftLogger) Info(v ...any)               { g.say(zerolog.DebugLevel, v) }
+func (g raftLogger) Infof(f string, v ...any)    { g.sayf(zerolog.DebugLevel, f, v) }
+func (g raftLogger) Warning(v ...any)            { g.say(zerolog.DebugLevel, v) }
+func (g raftLogger) Warningf(f string, v ...any) { g.sayf(zerolog.DebugLevel, f, v) }
+func (g raftLogger) Error(v ...any)              { g.say(zerolog.ErrorLevel, v) }
+func (g raftLogger) Errorf(f string, v ...any)   { g.sayf(zerolog.ErrorLevel, f, v) }
+func (g raftLogger) Fatal(v ...any)              { panic(raftPanic(fmt.Sprint(v...))) }
+func (g raftLogger) Fatalf(f string, v ...any)   { panic(raftPanic(fmt.Sprintf(f, v...))) }
+func (g raftLogger) Panic(v ...any)              { panic(raftPanic(fmt.Sprint(v...))) }
+func (g raftLogger) Panicf(f string, v ...any)   { panic(raftPanic(fmt.Sprintf(f, v...))) }
+
+func (g raftLogger) say(level zerolog.Level, v []any) {
+	if e := g.l.WithLevel(level); g.l.GetLevel() <= level {
+		e.Msg("raft: " + fmt.Sprint(v...))
+	}
+}
+
+func (g raftLogger) sayf(level zerolog.Level, f string, v []any) {
+	if g.l.GetLevel() <= level {
+		g.l.WithLevel(level).Msg("raft: " + fmt.Sprintf(f, v...))
+	}
+}

@@ -1,0 +1,196 @@
+package raftlog
+
+import (
+	"bytes"
+	"fmt"
+
+	pb "go.etcd.io/raft/v3/raftpb"
+
+	"github.com/ledgermq/ledgermq/commitlog"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/raftlog/peer"
+)
+
+// accepted tells which messages a peer may send. All others are refused: a proposal or a read from the wire would pass by the
+// master's own order, local messages would forge the work of this process, and snapshots are not sent in this version.
+func accepted(t pb.MessageType) bool {
+	switch t {
+	case pb.MsgApp, pb.MsgAppResp, pb.MsgVote, pb.MsgVoteResp, pb.MsgPreVote, pb.MsgPreVoteResp, pb.MsgHeartbeat, pb.MsgHeartbeatResp, pb.MsgTimeoutNow:
+		return true
+	}
+	return false
+}
+
+// Receive takes one envelope from a peer. It drops what is not for this replica, refuses what no peer may send, lets a message
+// of a higher epoch wait until that epoch is adopted, and gives the rest to Raft.
+func (r *Replica) Receive(env peer.Envelope) {
+	if r.parked != nil {
+		return
+	}
+	m := env.Msg
+	if m == nil {
+		m = &pb.Message{From: new(uint64(env.From)), To: new(uint64(env.To))}
+		env.Msg = m
+		if env.Record == nil {
+			r.refuse(env, "it is empty")
+			return
+		}
+	}
+	if env.Group != r.cfg.Group || env.To != r.cfg.Replica || m.GetTo() != uint64(env.To) || m.GetFrom() != uint64(env.From) ||
+		env.From == r.cfg.Replica {
+		r.refuse(env, "it is not addressed to this replica")
+		return
+	}
+	if !accepted(m.GetType()) || m.GetTerm() == 0 {
+		r.refuse(env, "a peer may not send it")
+		return
+	}
+	if e := ids.Term(m.GetTerm()).Epoch(); e > env.Epoch {
+		r.refuse(env, fmt.Sprintf("its term is of epoch %d, its sender in %d", e, env.Epoch))
+		return
+	}
+	if env.Epoch > r.record.Epoch && !r.hooks.skipGate {
+		r.gate(env)
+		return
+	}
+	if r.seal.active() {
+		r.seal.keep(env)
+		return
+	}
+	if env.Epoch == r.record.Epoch && env.Record != nil && !bytes.Equal(env.Record, r.encoded) {
+		r.refuse(env, "its record of this epoch is not the one in force here")
+		return
+	}
+	if r.rn != nil {
+		r.guard(func() { r.step(env) })
+	}
+}
+
+func (r *Replica) refuse(env peer.Envelope, why string) {
+	if r.refusedTick == r.ticks && r.refusals > 0 {
+		return // one line a tick
+	}
+	r.refusedTick = r.ticks
+	r.refusals++
+	r.logger.Error().Uint64("from", uint64(env.From)).Uint32("epoch", uint32(env.Epoch)).Stringer("type", env.Msg.GetType()).
+		Msg("message refused: " + why)
+}
+
+// step gives a message of this epoch or a lower one to Raft, which answers a lower term with its own.
+func (r *Replica) step(env peer.Envelope) {
+	m := env.Msg
+	p := r.members[env.From]
+	if p == nil {
+		return // a former member that this process never knew: it learns of its removal from the controller
+	}
+	p.epoch = max(p.epoch, env.Epoch)
+	if env.Epoch == r.record.Epoch {
+		if !p.current {
+			r.refuse(env, "its sender is not a member of this epoch")
+			return
+		}
+		p.heard = r.ticks
+	}
+	switch m.GetType() {
+	case pb.MsgApp:
+		if !r.takeFrames(env) {
+			return
+		}
+	case pb.MsgAppResp:
+		if !m.GetReject() && ids.Index(m.GetIndex()) > r.tail.Index && m.GetTerm() == uint64(r.owner.Term) {
+			r.refuse(env, fmt.Sprintf("it acknowledges entry %d, the log ends at %d", m.GetIndex(), r.tail.Index))
+			return
+		}
+		if m.GetReject() {
+			p.flow = flow{}
+		}
+	case pb.MsgHeartbeat:
+		if ids.Index(m.GetCommit()) > r.tail.Index && m.GetTerm() >= uint64(r.owner.Term) {
+			r.park(fmt.Sprintf("the master counts entry %d as acknowledged by this replica, its log ends at %d: a lost tail", m.GetCommit(), r.tail.Index), nil)
+			return
+		}
+	case pb.MsgTimeoutNow:
+		if env.From != r.lead {
+			return
+		}
+	}
+	_ = r.rn.Step(m)
+	if m.GetType() == pb.MsgAppResp {
+		r.ackDirty = true
+		if r.leading && !m.GetReject() && m.GetTerm() == uint64(r.owner.Term) {
+			r.acknowledged(p, m)
+		}
+	}
+}
+
+// takeFrames compares the frames of a MsgApp with its thin entries and stages them. False: the message must not be stepped.
+func (r *Replica) takeFrames(env peer.Envelope) bool {
+	m := env.Msg
+	if len(env.Frames) != len(m.GetEntries()) {
+		r.refuse(env, fmt.Sprintf("%d frames for %d entries", len(env.Frames), len(m.GetEntries())))
+		return false
+	}
+	if len(env.Frames) == 0 {
+		return true
+	}
+	chain, known := r.chainAt(ids.Index(m.GetIndex()), ids.Term(m.GetLogTerm()))
+	for k, e := range m.GetEntries() {
+		f := env.Frames[k]
+		if fault := mismatch(e, f, m.GetIndex()+uint64(k)+1); fault != "" {
+			r.refuse(env, fault)
+			return false
+		}
+		if k > 0 && f.PrevChain() != chain {
+			r.refuse(env, fmt.Sprintf("frame %d does not continue the chain", f.Index()))
+			return false
+		}
+		if k == 0 && known && f.PrevChain() != chain {
+			r.park(fmt.Sprintf("entry %d of term %d has another chain value here than on replica %d: the logs differ where they must be equal",
+				m.GetIndex(), m.GetLogTerm(), env.From), nil)
+			return false
+		}
+		chain = f.Chain()
+		r.staged[entryKey{f.Index(), f.Term()}] = f
+	}
+	return true
+}
+
+// mismatch tells how a frame differs from its thin entry, "" when it does not.
+func mismatch(e *pb.Entry, f commitlog.Frame, index uint64) string {
+	switch {
+	case e.GetType() != pb.EntryNormal:
+		return fmt.Sprintf("entry %d changes the configuration", e.GetIndex())
+	case e.GetIndex() != index || uint64(f.Index()) != index:
+		return fmt.Sprintf("entry %d and frame %d in the place of %d", e.GetIndex(), f.Index(), index)
+	case uint64(f.Term()) != e.GetTerm():
+		return fmt.Sprintf("frame %d is of term %s, its entry of %s", index, f.Term(), ids.Term(e.GetTerm()))
+	case len(e.GetData()) == 0:
+		if !f.Empty() {
+			return fmt.Sprintf("entry %d is empty, its frame is not", index)
+		}
+		return ""
+	}
+	ref, err := commitlog.DecodeRef(e.GetData())
+	if err != nil {
+		return fmt.Sprintf("entry %d: %v", index, err)
+	}
+	if ref != f.Ref() {
+		return fmt.Sprintf("entry %d names frame %+v, %+v came", index, ref, f.Ref())
+	}
+	return ""
+}
+
+// chainAt returns the chain value after entry i, when this replica has that entry in that term.
+func (r *Replica) chainAt(i ids.Index, term ids.Term) (chain uint32, known bool) {
+	if i == r.tail.Index {
+		return r.tail.Chain, term == r.tail.Term
+	}
+	if s := r.w.at(i); s != nil {
+		return s.frame.Chain(), s.frame.Term() == term
+	}
+	if t, err := r.log.TermOf(i); err != nil || t != term || i == 0 {
+		return 0, false
+	}
+	ref, err := r.log.RefOf(i)
+	return ref.CRC, err == nil
+}

@@ -1,0 +1,128 @@
+package raftlog
+
+import (
+	"sync"
+	"time"
+)
+
+// When the writer renews the durable bound of the log.
+const (
+	checkpointBytes = 64 << 20               // after so many bytes of frames
+	checkpointIdle  = 100 * time.Millisecond // after so long without a write
+)
+
+// jobQueue holds the jobs that wait for the writer. Bound: a master gives out what Limits.Uncommitted allows, a follower what
+// one master has in flight to it; while jobs wait Raft acknowledges nothing, so no more comes.
+type jobQueue struct {
+	wake chan struct{}
+	mu   sync.Mutex
+	jobs []*Job
+}
+
+func (q *jobQueue) put(jobs []*Job) {
+	if len(jobs) == 0 {
+		return
+	}
+	q.mu.Lock()
+	q.jobs = append(q.jobs, jobs...)
+	q.mu.Unlock()
+	signal(q.wake)
+}
+
+func (q *jobQueue) take() []*Job {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	jobs := q.jobs
+	q.jobs = nil
+	return jobs
+}
+
+// write is the log's one writer: it takes all jobs that wait and makes them durable together. The next ones gather meanwhile.
+func (g *Group) write(w *Writer) {
+	defer close(g.writer)
+	idle := time.NewTimer(time.Hour)
+	defer idle.Stop()
+	var (
+		failed error
+		bytes  int64 // of frames since the last checkpoint
+		dirty  bool  // anything was written since the last checkpoint
+	)
+	checkpoint := func() {
+		bytes, dirty = 0, false
+		if failed = w.Checkpoint(); failed != nil {
+			g.complete(nil, failed)
+		}
+	}
+	for {
+		stopping := false
+		select {
+		case <-g.queue.wake:
+		case <-idle.C:
+			if dirty && failed == nil {
+				checkpoint()
+			}
+		case <-g.loop:
+			stopping = true
+		}
+		if g.killed.Load() {
+			return
+		}
+		if jobs := g.queue.take(); len(jobs) > 0 {
+			if failed == nil {
+				failed = w.Write(jobs)
+			}
+			g.complete(jobs, failed)
+			for _, j := range jobs {
+				for _, f := range j.Frames {
+					bytes += int64(len(f))
+				}
+			}
+			dirty = true
+			if bytes > 0 {
+				signal(g.fill)
+			}
+			if bytes >= checkpointBytes && failed == nil {
+				checkpoint()
+			}
+			idle.Reset(checkpointIdle)
+		}
+		if stopping {
+			if failed == nil {
+				checkpoint()
+			}
+			return
+		}
+	}
+}
+
+func (g *Group) complete(jobs []*Job, err error) {
+	g.mu.Lock()
+	g.in.done = append(g.in.done, completion{jobs, err})
+	g.mu.Unlock()
+	signal(g.wake)
+}
+
+// fillAhead keeps zeros ahead of the writer.
+func (g *Group) fillAhead() {
+	defer close(g.filler)
+	for {
+		select {
+		case <-g.loop:
+			return
+		case <-g.fill:
+		}
+		for more := true; more; {
+			var err error
+			if more, err = g.cfg.Log.FillAhead(); err != nil {
+				// The writer goes on without: a disk that is really full fails the append, and says so there.
+				g.cfg.Logger.Warn().Stringer("group", g.cfg.Group).Err(err).Msg("space ahead of the log could not be prepared")
+				break
+			}
+			select {
+			case <-g.loop:
+				return
+			default:
+			}
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package raftlog
+
+import (
+	"time"
+
+	"github.com/ledgermq/ledgermq/internal/ids"
+)
+
+// Status is a snapshot of one replica. Index, commit and role are those of the last turn of the loop; the members' figures are
+// renewed with each tick.
+type Status struct {
+	Replica    ids.ReplicaID
+	Role       RoleKind
+	Term       ids.Term
+	Master     ids.ReplicaID // 0 when none is known
+	MasterNode ids.NodeID
+	Epoch      ids.Epoch // 0 while the first record is waited for
+	Hash       [16]byte  // of the record in force
+
+	Commit  ids.Index
+	Applied ids.Index
+	Last    ids.Index          // last entry, durable or not
+	End     ids.PhysicalOffset // aligned end of the last frame
+	Synced  ids.Index          // last durable entry here
+
+	// Activated tells that this master has applied an entry it created in this epoch: what the controller waits for.
+	Activated bool
+
+	Voters   []MemberStatus
+	Learners []MemberStatus
+	Heard    int // voters heard within the last second, with this replica itself when it votes
+
+	K      int // voters that an answered entry is on
+	MinISR int
+
+	Parked   string // why the replica is parked, "" when it is not
+	Poisoned error  // the first failure of the log, nil when there is none
+}
+
+// MemberStatus is what a replica knows of one member of its epoch.
+type MemberStatus struct {
+	Member
+	Match ids.Index // last entry known to be durable there; only a master knows it, else 0
+	Heard bool      // heard within the last second
+	Stuck bool      // behind the first entry that the master's log still has
+}
+
+// Status returns the whole snapshot.
+func (r *Replica) Status() Status {
+	s := r.snapshot()
+	r.memberStatus(&s)
+	return s
+}
+
+// snapshot returns the snapshot without the members' figures.
+func (r *Replica) snapshot() Status {
+	s := Status{
+		Replica: r.cfg.Replica, Role: r.role.Kind, Term: r.owner.Term, Master: r.lead, Epoch: r.record.Epoch, Hash: r.hash,
+		Commit: r.commit, Applied: r.applied, Last: r.tail.Index, End: r.tail.Offset, Synced: r.synced,
+		Poisoned: r.log.Poisoned(),
+	}
+	if m := r.members[r.lead]; m != nil {
+		s.MasterNode = m.Node
+	}
+	s.Activated = r.role.Kind == RoleMaster && r.isMaster()
+	if r.record.Epoch > 0 {
+		s.K, s.MinISR = r.record.K(), int(r.record.MinISR)
+	}
+	switch {
+	case r.parked != nil:
+		s.Parked = r.parked.Error()
+	case r.rn == nil && !r.seal.active():
+		s.Parked = r.idle
+	}
+	return s
+}
+
+// memberStatus adds the members' figures.
+func (r *Replica) memberStatus(s *Status) {
+	r.refresh()
+	second := int64(time.Second / r.cfg.Tick)
+	front := r.log.FirstIndex()
+	list := func(members []Member, voters bool) (out []MemberStatus) {
+		for _, m := range members {
+			ms := MemberStatus{Member: m}
+			if m.ID == r.cfg.Replica {
+				ms.Heard, ms.Match = r.rn != nil, r.synced
+			} else if p := r.members[m.ID]; p != nil {
+				ms.Heard = p.heard >= 0 && r.ticks-p.heard <= second
+				if r.leading {
+					ms.Match = p.match
+					ms.Stuck = p.match+1 < front
+				}
+			}
+			if voters && ms.Heard {
+				s.Heard++
+			}
+			out = append(out, ms)
+		}
+		return out
+	}
+	s.Heard = 0
+	s.Voters, s.Learners = list(r.record.Voters, true), list(r.record.Learners, false)
+}
+
+// shutDown settles what waits, at the end of the process life.
+func (r *Replica) shutDown() {
+	r.form.abandonAll(r.sm)
+	r.reads.fail(ErrClosed)
+	r.rn, r.leading, r.lead = nil, false, 0
+	if r.parked == nil {
+		r.parked = &ParkedError{Reason: "the group is closed"}
+	}
+}
