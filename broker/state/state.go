@@ -1,0 +1,240 @@
+// Package state is the deterministic state machine of one broker group: what follows from the records of its commit log.
+//
+//	record ──▶ Apply(frame time, term, record) ──▶ Effect (what changed, for the index, waiting clients, the name servers)
+//	                       │
+//	                       ├─ topics, groups                    configuration, with a version counter each
+//	                       ├─ queues    topic/queue             → next queue offset, first retained one
+//	                       ├─ offsets   group on topic/queue    → consumer offset
+//	                       └─ locks     group on topic/queue    → client, end of the lease in log time
+//
+// It is pure: no clock, disk (but for snapshot.go), goroutine or randomness. The same records give the same state, and the
+// same bytes of Snapshot and Hash, on every replica. Time is the greatest frame time applied so far. A record of an unknown
+// type or version, one that does not parse and a message that is not the next of its queue are errors: the replica stops
+// and the state is as it was before that record, but for the log time.
+//
+// Apply and Clone are called from one goroutine, between them in the order of the log; everything else from any goroutine.
+// A read holds a lock for the time of a map look-up. What is returned is shared and must not be changed.
+//
+// Clone is cheap: it copies the tables of parts, not their content (cow.go), so a snapshot is written from a clone in the
+// background while Apply goes on.
+//
+// Read command.go for the formats of the commands, docs/format/commands.md for their bytes, and docs/format/snapshot.md
+// for those of a snapshot.
+package state
+
+import (
+	"sync"
+
+	"github.com/ledgermq/ledgermq/commitlog"
+	"github.com/ledgermq/ledgermq/index"
+	"github.com/ledgermq/ledgermq/internal/ids"
+)
+
+// State is the state of one group after a record of its log. The zero value is of no use: New and Load make one.
+//
+// Invariants:
+//  1. byName and byID hold the same topics; every id is below nextTopic.
+//  2. Every key of queues, offsets and locks belongs to a topic in byID.
+//  3. For each queue 0 <= min <= next, and its id is below its topic's high.
+//  4. A stored consumer offset is between 0 and the queue's next.
+type State struct {
+	mu  sync.RWMutex
+	own *owner
+
+	time         int64 // log time: the greatest frame time applied, milliseconds
+	leaseTerm    ids.Term
+	nextTopic    ids.TopicID
+	cutBase      ids.PhysicalOffset
+	topicVersion DataVersion
+	groupVersion DataVersion
+
+	byName  shards[string, *topicState]
+	byID    shards[ids.TopicID, *topicState]
+	queues  shards[index.Key, queueState]
+	groups  shards[string, *SubscriptionGroup]
+	offsets shards[offsetKey, *queueOffsets]
+	locks   shards[lockKey, lease]
+	sweep   int // next part of locks to sweep; no part of the state
+}
+
+// DataVersion counts the changes of a table; Time is the log time of the last one, in milliseconds.
+type DataVersion struct {
+	Counter int64
+	Time    int64
+}
+
+// New returns the state before the first record.
+func New() *State {
+	return &State{
+		own:       new(owner),
+		nextTopic: 1,
+		byName:    newShards[string, *topicState](256, hashName),
+		byID:      newShards[ids.TopicID, *topicState](256, hashTopic),
+		queues:    newShards[index.Key, queueState](1024, hashKey),
+		groups:    newShards[string, *SubscriptionGroup](256, hashName),
+		offsets:   newShards[offsetKey, *queueOffsets](256, hashOffset),
+		locks:     newShards[lockKey, lease](256, hashLock),
+	}
+}
+
+// EffectKind names what a record changed.
+type EffectKind uint8
+
+// The kinds of effects.
+const (
+	EffectNone         EffectKind = iota // nothing; Topic or Group is set when a put found it as wished
+	EffectMessage                        // Key, QueueOffset and Entry are for the index
+	EffectDropped                        // a message of a topic that was deleted before it: it is not delivered
+	EffectTopic                          // Topic is new or changed
+	EffectTopicDeleted                   // Topic is what it was
+	EffectGroup                          // Group is new or changed
+	EffectGroupDeleted                   // Group is what it was
+	EffectOffsets                        // Offsets were stored
+	EffectLocks                          // Locked is what the client now holds of what it asked for; it may be empty
+	EffectUnlocked                       // Locked was freed
+	EffectCut                            // Cut is the new front of the log
+	EffectLeases                         // the leases of all locks were extended
+)
+
+// Effect tells what a record changed. Which fields are set follows from Kind.
+type Effect struct {
+	Kind        EffectKind
+	Key         index.Key
+	QueueOffset ids.QueueOffset
+	Entry       index.Entry
+	Topic       *Topic
+	Group       *SubscriptionGroup
+	Offsets     []ConsumerOffset
+	Locked      []index.Key
+	Cut         ids.PhysicalOffset
+}
+
+// Apply carries out one record of a frame. frameTime is the frame's, in milliseconds. It returns an *UnknownCommandError,
+// a *CommandError or a *DensityError for a record that must stop the replica.
+func (s *State) Apply(frameTime int64, term ids.Term, r commitlog.Record) (Effect, error) {
+	if r.Version != 1 || r.Flags != 0 || r.Type < RecordMessage || r.Type > RecordLeaseExtension {
+		return Effect{}, &UnknownCommandError{Type: r.Type, Version: r.Version, Flags: r.Flags, Offset: r.Offset}
+	}
+	if r.Type == RecordMessage {
+		return s.applyMessage(frameTime, r)
+	}
+	return s.applyCommand(frameTime, term, r)
+}
+
+// advance moves the log time. It returns the time before.
+func (s *State) advance(frameTime int64) int64 {
+	before := s.time
+	s.time = max(before, frameTime)
+	return before
+}
+
+func (s *State) applyMessage(frameTime int64, r commitlog.Record) (Effect, error) {
+	p, err := ParseMessagePrefix(r.Body)
+	if err != nil {
+		return Effect{}, &CommandError{Type: r.Type, Offset: r.Offset, Err: err}
+	}
+	e := Effect{Kind: EffectMessage, Key: p.Key, QueueOffset: p.QueueOffset, Entry: index.Entry{
+		Offset: r.Offset + MessagePrefixSize, Size: uint32(len(r.Body) - MessagePrefixSize), TagsCode: p.TagsCode,
+	}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q, known := s.queues.get(p.Key)
+	if !known {
+		t, ok := s.byID.get(p.Key.Topic)
+		if !ok {
+			s.advance(frameTime)
+			e.Kind = EffectDropped
+			return e, nil
+		}
+		if p.Key.Queue >= t.high {
+			wider := *t
+			wider.high = p.Key.Queue + 1
+			defer s.setTopic(&wider)
+		}
+	}
+	if p.QueueOffset != q.next {
+		return Effect{}, &DensityError{Key: p.Key, Want: q.next, Have: p.QueueOffset, Offset: r.Offset}
+	}
+	s.advance(frameTime)
+	q.next++
+	s.queues.put(s.own, p.Key, q)
+	return e, nil
+}
+
+func (s *State) applyCommand(frameTime int64, term ids.Term, r commitlog.Record) (Effect, error) {
+	c, err := decodeCommand(r.Type, r.Body)
+	if err != nil {
+		return Effect{}, &CommandError{Type: r.Type, Offset: r.Offset, Err: err}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.advance(frameTime)
+	switch c := c.(type) {
+	case topicPut:
+		return s.applyTopicPut(c), nil
+	case topicDelete:
+		return s.applyTopicDelete(c.name), nil
+	case groupPut:
+		return s.applyGroupPut(c), nil
+	case groupDelete:
+		return s.applyGroupDelete(c), nil
+	case offsetsCommand:
+		return s.applyOffsets(c.offsets), nil
+	case lockCommand:
+		if c.unlock {
+			return s.applyUnlock(c), nil
+		}
+		return s.applyLock(c), nil
+	case cutFront:
+		return s.applyCut(c), nil
+	case leaseExtension:
+		return s.applyExtension(before, term), nil
+	}
+	panic("state: decodeCommand returned a type that Apply does not know")
+}
+
+// applyCut moves the front of the log and the first retained offset of the queues that lose messages by it. Neither ever
+// moves back; a long list may come in several commands with the same base.
+func (s *State) applyCut(c cutFront) Effect {
+	s.cutBase = max(s.cutBase, c.base)
+	for _, m := range c.mins {
+		q, ok := s.queues.get(m.Key)
+		if !ok {
+			continue
+		}
+		if first := min(m.Min, q.next); first > q.min {
+			q.min = first
+			s.queues.put(s.own, m.Key, q)
+		}
+	}
+	return Effect{Kind: EffectCut, Cut: s.cutBase}
+}
+
+// CutBase returns where the log begins by the last cut of its front; 0 before the first.
+func (s *State) CutBase() ids.PhysicalOffset {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.cutBase
+}
+
+// Time returns the log time in milliseconds: the greatest frame time that was applied.
+func (s *State) Time() int64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.time
+}
+
+// Clone returns a copy that lives on its own. It shares memory with s until one of the two changes it. Call it between two
+// frames, from the goroutine that applies.
+func (s *State) Clone() *State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// Both sides get a new owner: no part of either is its own any more.
+	s.own = new(owner)
+	return &State{
+		own: new(owner), time: s.time, leaseTerm: s.leaseTerm, nextTopic: s.nextTopic, cutBase: s.cutBase,
+		topicVersion: s.topicVersion, groupVersion: s.groupVersion,
+		byName: s.byName.clone(), byID: s.byID.clone(), queues: s.queues.clone(), groups: s.groups.clone(),
+		offsets: s.offsets.clone(), locks: s.locks.clone(), sweep: s.sweep,
+	}
+}
