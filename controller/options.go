@@ -3,10 +3,11 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"regexp"
-	"sort"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -145,14 +146,7 @@ func isLoopback(a net.Addr) bool {
 	return err == nil && ap.Addr().Unmap().IsLoopback()
 }
 
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
-}
+func sortedKeys[K ~string, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
 // The bounds of a segment size, in bytes; it is a power of two.
 const (

@@ -1,24 +1,350 @@
 package controller
 
-import "errors"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"google.golang.org/grpc"
+
+	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
+)
 
 // Server is one controller member: it answers nodes and tools, and takes part in the controllers' own Raft group.
-// It is a prometheus.Collector.
-type Server struct{}
+// It is the shell around member: its goroutines are the loop, which alone drives the member, one
+// link per other member, and those of gRPC; Close waits for all of them.
+type Server struct {
+	o        Options
+	log      zerolog.Logger
+	store    *store
+	loaded   *loaded // until the loop has taken it over
+	identity identity
+	grpc     *grpc.Server
+	creds    *secretCredentials
+
+	membership atomic.Pointer[membership] // nil: the cluster is being founded
+	member     atomic.Pointer[member]     // nil: likewise; handlers only read its state, under its lock
+	view       atomic.Pointer[view]
+	mismatches atomic.Uint64 // states of other members that differed at equal positions
+	soft       soft
+
+	// events reach the loop in order. Bound: eventQueue; senders wait for a place until their call ends.
+	events chan func(*loop)
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	lifecycle sync.Mutex
+	started   bool
+	closed    bool
+}
+
+const eventQueue = 1024
+
+// view is what the loop shows to the handlers.
+type view struct {
+	ready    bool   // leads, and has applied everything that earlier leaders answered
+	leaderID string // "": not known
+	term     uint64
+	failure  string // why this member takes no part
+	first    uint64 // first entry in the Raft log
+}
 
 // Open checks the options and the data folder, takes the folder's lock and loads the state. The server answers nobody before
-// Start. Errors: what Options.Validate reports, *FolderError when the folder belongs to another member, is empty without
-// Bootstrap or is in use by another process, *DamageError.
-func Open(o Options) (*Server, error) {
+// Start. Errors: what Options.Validate reports; *FolderError when the folder belongs to another member, is empty without
+// Bootstrap or is in use by another process; *DamageError. The listener is closed when Open fails.
+func Open(o Options) (s *Server, err error) {
+	defer func() {
+		if err != nil && o.Listener != nil {
+			o.Listener.Close()
+		}
+	}()
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	return nil, errors.New("controller: the member behind this API is not there yet")
+	st, l, err := openStore(o.Dir, func() (identity, error) {
+		if !o.Bootstrap {
+			return identity{}, &FolderError{o.Dir, "it has no controller data: give the folder that this member used before, or allow a new one with --bootstrap"}
+		}
+		return identity{o.ID, newRaftID()}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := checkFolder(&o, l); err != nil {
+		return nil, errors.Join(err, st.close())
+	}
+	s = &Server{
+		o:        o,
+		log:      o.Logger.With().Str("controller_id", o.ID).Logger(),
+		store:    st,
+		loaded:   l,
+		identity: l.identity,
+		creds:    &secretCredentials{secret: o.Secret, insecure: o.Insecure, logger: o.Logger},
+		events:   make(chan func(*loop), eventQueue),
+	}
+	s.o.Logger = s.log
+	s.membership.Store(l.membership)
+	s.view.Store(&view{})
+	s.soft.silence = o.NodeSilence
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.grpc = grpc.NewServer(
+		grpc.Creds(s.creds),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxSendMsgSize(maxMessage),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.MaxConcurrentStreams(256),
+		grpc.UnaryInterceptor(boundCall))
+	pb.RegisterControllerServer(s.grpc, &calls{s: s})
+	pb.RegisterPeerServer(s.grpc, &peerCalls{s: s})
+	return s, nil
+}
+
+// checkFolder tells whether the folder is the one that the options describe.
+func checkFolder(o *Options, l *loaded) error {
+	if l.identity.ID != o.ID {
+		return &FolderError{o.Dir, fmt.Sprintf("it belongs to controller %s, not %s: give each member a folder of its own", l.identity.ID, o.ID)}
+	}
+	if l.membership != nil {
+		if err := l.membership.fits(l.identity, sortedKeys(o.Peers)); err != nil {
+			return &FolderError{o.Dir, err.Error()}
+		}
+	}
+	return nil
+}
+
+// boundCall gives every call an end and turns its error into the one that travels.
+func boundCall(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	resp, err := handler(ctx, req)
+	return resp, toStatus(err)
 }
 
 // Start begins to answer. Call it once.
-func (s *Server) Start() {}
+func (s *Server) Start() {
+	s.lifecycle.Lock()
+	defer s.lifecycle.Unlock()
+	if s.started || s.closed {
+		return
+	}
+	s.started = true
+	s.wg.Go(func() {
+		if err := s.grpc.Serve(s.o.Listener); err != nil && s.ctx.Err() == nil {
+			s.log.Error().Err(err).Msg("the controller's listener ended")
+		}
+	})
+	s.wg.Go(s.run)
+}
 
 // Close ends all calls, connections and goroutines, then releases the folder. It may be called without Start, and again.
-func (s *Server) Close() error { return nil }
+func (s *Server) Close() error {
+	s.lifecycle.Lock()
+	defer s.lifecycle.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	s.cancel()
+	s.grpc.Stop()
+	s.o.Listener.Close()
+	s.wg.Wait()
+	return s.store.close()
+}
+
+// ID returns the member's id.
+func (s *Server) ID() string { return s.identity.ID }
+
+// Address returns the advertised address of this member.
+func (s *Server) Address() string { return s.o.Peers[s.o.ID] }
+
+// Ready tells whether a controller leads, as far as this member knows, and nothing keeps this one from taking part. The error
+// says what is missing.
+func (s *Server) Ready() error {
+	v := s.view.Load()
+	switch {
+	case v.failure != "":
+		return errors.New(v.failure)
+	case s.membership.Load() == nil:
+		return errors.New("the cluster is being founded: not every controller has answered yet")
+	case v.leaderID == "":
+		return errors.New("no controller leads")
+	}
+	return nil
+}
+
+// run founds the cluster if need be, then drives the member until the server closes.
+func (s *Server) run() {
+	if s.membership.Load() == nil {
+		if err := s.found(); err != nil {
+			if s.ctx.Err() == nil {
+				s.view.Store(&view{failure: err.Error()})
+				s.log.Error().Err(err).Msg("the controller takes no part")
+			}
+			s.drain()
+			return
+		}
+	}
+	m, err := newMember(s.store, s.loaded, &s.o)
+	if err != nil {
+		s.view.Store(&view{failure: err.Error()})
+		s.log.Error().Err(err).Msg("the controller takes no part")
+		s.drain()
+		return
+	}
+	s.loaded = nil
+	s.member.Store(m)
+	lp := newLoop(s, m)
+	links, err := s.connect(lp)
+	if err != nil {
+		m.fail(err)
+	}
+	var linkRuns sync.WaitGroup
+	for _, l := range links {
+		linkRuns.Go(func() { l.run(s.ctx) })
+	}
+	lp.run(s.ctx)
+	linkRuns.Wait()
+	for _, l := range links {
+		l.conn.Close()
+	}
+}
+
+// drain answers what waits for a member that there will never be.
+func (s *Server) drain() {
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.events:
+		}
+	}
+}
+
+func (s *Server) found() error {
+	f := &founding{self: s.identity, peers: sortedKeys(s.o.Peers), others: map[string]string{}, logger: s.log, every: 100 * time.Millisecond}
+	conns := map[string]*grpc.ClientConn{}
+	defer func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	for id, addr := range s.o.Peers {
+		if id == s.identity.ID {
+			continue
+		}
+		conn, err := dialPeer(addr, &secretCredentials{secret: s.o.Secret})
+		if err != nil {
+			return err
+		}
+		f.others[id] = addr
+		conns[addr] = conn
+	}
+	f.ask = func(ctx context.Context, addr string) (*pb.IdentifyResponse, error) {
+		return pb.NewPeerClient(conns[addr]).Identify(ctx, &pb.IdentifyRequest{Id: s.identity.ID, RaftId: s.identity.RaftID})
+	}
+	m, err := f.run(s.ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.store.adopt(m); err != nil {
+		return fmt.Errorf("writing the membership: %w", err)
+	}
+	s.loaded.membership = m
+	if err := s.store.db.View(s.loaded.read); err != nil {
+		return err
+	}
+	s.membership.Store(m)
+	var names []string
+	for _, i := range m.Members {
+		names = append(names, i.ID)
+	}
+	s.log.Info().Str("controllers", strings.Join(names, ",")).Msg("membership of the controllers adopted")
+	return nil
+}
+
+func (s *Server) connect(lp *loop) ([]*link, error) {
+	var links []*link
+	for _, i := range s.membership.Load().Members {
+		if i.RaftID == s.identity.RaftID {
+			continue
+		}
+		addr := s.o.Peers[i.ID]
+		conn, err := dialPeer(addr, &secretCredentials{secret: s.o.Secret})
+		if err != nil {
+			return links, fmt.Errorf("address %q of controller %s: %w", addr, i.ID, err)
+		}
+		l := &link{to: i, address: addr, conn: conn, queue: make(chan outMessage, linkQueue), server: s, up: true}
+		links = append(links, l)
+		lp.links[i.RaftID] = l
+	}
+	return links, nil
+}
+
+// post hands fn to the loop. It waits for a place in the queue until ctx or the server ends.
+func (s *Server) post(ctx context.Context, fn func(*loop)) error {
+	select {
+	case s.events <- fn:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.ctx.Done():
+		return ErrClosed
+	}
+}
+
+// notLeader returns the error of a call that only a leader answers, or nil when this member leads.
+func (s *Server) notLeader() error {
+	v := s.view.Load()
+	switch {
+	case v.ready:
+		return nil
+	case v.failure != "":
+		return fmt.Errorf("controller %s: %s", s.identity.ID, v.failure)
+	case s.membership.Load() == nil:
+		return fmt.Errorf("controller %s: the cluster is being founded: not every controller has answered yet", s.identity.ID)
+	case v.leaderID == s.identity.ID:
+		return fmt.Errorf("controller %s: it has just begun to lead", s.identity.ID)
+	}
+	return &notLeaderError{v.leaderID, s.o.Peers[v.leaderID]}
+}
+
+// propose runs a command through the Raft log and returns its result. An error that is no *RefusedError leaves open whether
+// the command was or will be applied.
+func (s *Server) propose(ctx context.Context, c command) error {
+	done := make(chan error, 1)
+	if err := s.post(ctx, func(lp *loop) { lp.propose(c, done) }); err != nil {
+		return err
+	}
+	return s.wait(ctx, done)
+}
+
+// confirm returns nil when this member led after confirm was called, and has applied all that was answered before that.
+func (s *Server) confirm(ctx context.Context) error {
+	if err := s.notLeader(); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	if err := s.post(ctx, func(lp *loop) { lp.read(done) }); err != nil {
+		return err
+	}
+	return s.wait(ctx, done)
+}
+
+func (s *Server) wait(ctx context.Context, done chan error) error {
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.ctx.Done():
+		return ErrClosed
+	}
+}

@@ -370,7 +370,7 @@ type ReplicaReport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	GroupId       []byte                 `protobuf:"bytes,1,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
 	ReplicaId     uint64                 `protobuf:"varint,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
-	Incarnation   []byte                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`              // empty: not created yet
+	Incarnation   []byte                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`              // empty: not created yet, or not readable
 	Epoch         uint32                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                         // 0: no epoch record adopted yet
 	EpochHash     []byte                 `protobuf:"bytes,5,opt,name=epoch_hash,json=epochHash,proto3" json:"epoch_hash,omitempty"` // of the adopted record
 	Role          Role                   `protobuf:"varint,6,opt,name=role,proto3,enum=ledgermq.controller.v1.Role" json:"role,omitempty"`
@@ -383,6 +383,7 @@ type ReplicaReport struct {
 	Poisoned      string                 `protobuf:"bytes,13,opt,name=poisoned,proto3" json:"poisoned,omitempty"`                     // the error that poisoned its log; empty: none
 	Starts        uint64                 `protobuf:"varint,14,opt,name=starts,proto3" json:"starts,omitempty"`                        // start counter of its log; 0: not known
 	LastTerm      uint64                 `protobuf:"varint,15,opt,name=last_term,json=lastTerm,proto3" json:"last_term,omitempty"`    // term of its last entry
+	Missing       bool                   `protobuf:"varint,16,opt,name=missing,proto3" json:"missing,omitempty"`                      // the node looked, and has no folder of this replica id. With a record issued, the id is lost for ever
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -520,6 +521,13 @@ func (x *ReplicaReport) GetLastTerm() uint64 {
 		return x.LastTerm
 	}
 	return 0
+}
+
+func (x *ReplicaReport) GetMissing() bool {
+	if x != nil {
+		return x.Missing
+	}
+	return false
 }
 
 type HeartbeatRequest struct {
@@ -2166,7 +2174,9 @@ type StepRequest struct {
 	Token         []byte                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	To            uint64                 `protobuf:"varint,2,opt,name=to,proto3" json:"to,omitempty"`
 	From          uint64                 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
-	Messages      [][]byte               `protobuf:"bytes,4,rep,name=messages,proto3" json:"messages,omitempty"` // raftpb.Message
+	Messages      [][]byte               `protobuf:"bytes,4,rep,name=messages,proto3" json:"messages,omitempty"`                        // raftpb.Message
+	CheckIndex    uint64                 `protobuf:"varint,5,opt,name=check_index,json=checkIndex,proto3" json:"check_index,omitempty"` // an applied index of the sender ...
+	CheckHash     []byte                 `protobuf:"bytes,6,opt,name=check_hash,json=checkHash,proto3" json:"check_hash,omitempty"`     // ... and the hash of its state there; empty: none yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2225,6 +2235,20 @@ func (x *StepRequest) GetFrom() uint64 {
 func (x *StepRequest) GetMessages() [][]byte {
 	if x != nil {
 		return x.Messages
+	}
+	return nil
+}
+
+func (x *StepRequest) GetCheckIndex() uint64 {
+	if x != nil {
+		return x.CheckIndex
+	}
+	return 0
+}
+
+func (x *StepRequest) GetCheckHash() []byte {
+	if x != nil {
+		return x.CheckHash
 	}
 	return nil
 }
@@ -2290,7 +2314,7 @@ const file_controller_proto_rawDesc = "" +
 	"\aclients\x18\x03 \x03(\v2..ledgermq.controller.v1.Addresses.ClientsEntryR\aclients\x1a:\n" +
 	"\fClientsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbf\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd9\x03\n" +
 	"\rReplicaReport\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -2311,7 +2335,8 @@ const file_controller_proto_rawDesc = "" +
 	"\x06parked\x18\f \x01(\tR\x06parked\x12\x1a\n" +
 	"\bpoisoned\x18\r \x01(\tR\bpoisoned\x12\x16\n" +
 	"\x06starts\x18\x0e \x01(\x04R\x06starts\x12\x1b\n" +
-	"\tlast_term\x18\x0f \x01(\x04R\blastTerm\"\xa3\x02\n" +
+	"\tlast_term\x18\x0f \x01(\x04R\blastTerm\x12\x18\n" +
+	"\amissing\x18\x10 \x01(\bR\amissing\"\xa3\x02\n" +
 	"\x10HeartbeatRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1d\n" +
 	"\n" +
@@ -2456,12 +2481,16 @@ const file_controller_proto_rawDesc = "" +
 	"\amembers\x18\x02 \x03(\v2&.ledgermq.controller.v1.MemberIdentityR\amembers\"9\n" +
 	"\x0eMemberIdentity\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
-	"\araft_id\x18\x02 \x01(\x04R\x06raftId\"c\n" +
+	"\araft_id\x18\x02 \x01(\x04R\x06raftId\"\xa3\x01\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\fR\x05token\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\x04R\x02to\x12\x12\n" +
 	"\x04from\x18\x03 \x01(\x04R\x04from\x12\x1a\n" +
-	"\bmessages\x18\x04 \x03(\fR\bmessages\"\x0e\n" +
+	"\bmessages\x18\x04 \x03(\fR\bmessages\x12\x1f\n" +
+	"\vcheck_index\x18\x05 \x01(\x04R\n" +
+	"checkIndex\x12\x1d\n" +
+	"\n" +
+	"check_hash\x18\x06 \x01(\fR\tcheckHash\"\x0e\n" +
 	"\fStepResponse*w\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x11\n" +

@@ -1,0 +1,448 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
+	"github.com/ledgermq/ledgermq/internal/ids"
+)
+
+// calls answers nodes and tools.
+type calls struct {
+	pb.UnimplementedControllerServer
+	s *Server
+}
+
+// Bounds of what a heartbeat may carry.
+const (
+	maxReports    = 10_000 // replicas of one node
+	maxReportText = 500    // bytes of a reason; longer ones are cut
+	reportWait    = 300 * time.Millisecond
+)
+
+func id16(what string, b []byte) (hexID, error) {
+	var id hexID
+	if len(b) != len(id) {
+		return id, refuse(ErrInvalid, "%s of %d bytes: want %d", what, len(b), len(id))
+	}
+	copy(id[:], b)
+	return id, nil
+}
+
+// readState runs fn while the state stands still.
+func (s *Server) readState(fn func(*State)) {
+	m := s.member.Load()
+	m.stateMu.RLock()
+	defer m.stateMu.RUnlock()
+	fn(m.state)
+}
+
+func (c *calls) RegisterNode(ctx context.Context, req *pb.RegisterNodeRequest) (*pb.RegisterNodeResponse, error) {
+	s := c.s
+	if err := s.notLeader(); err != nil {
+		return nil, err
+	}
+	cmd := &registerCommand{Node: ids.NodeID(req.GetNodeId())}
+	var err error
+	if !nodeName.MatchString(req.GetNodeId()) {
+		return nil, refuse(ErrInvalid, "node id %q: want 1 to 64 of A-Z a-z 0-9 _ . -", req.GetNodeId())
+	}
+	if cmd.CheckCode, err = id16("check code", req.GetCheckCode()); err != nil {
+		return nil, err
+	}
+	if cmd.Session, err = id16("session", req.GetSession()); err != nil {
+		return nil, err
+	}
+	if err := s.checkCluster(cmd.Node, req.GetClusterId()); err != nil {
+		return nil, err
+	}
+	cmd.Replaces, err = s.silentSession(ctx, cmd)
+	if err != nil {
+		return nil, err
+	}
+	if cmd.Replaces != cmd.Session {
+		if err := s.propose(ctx, cmd); err != nil {
+			return nil, err
+		}
+		s.log.Info().Str("node", req.GetNodeId()).Msg("node registered")
+	} else if err := s.confirm(ctx); err != nil {
+		return nil, err
+	}
+	resp := &pb.RegisterNodeResponse{Controllers: s.members()}
+	s.readState(func(st *State) { resp.ClusterId = st.cluster.Cluster[:] })
+	return resp, nil
+}
+
+// checkCluster refuses a node whose data folder belongs to another cluster.
+func (s *Server) checkCluster(node ids.NodeID, cluster []byte) error {
+	if len(cluster) == 0 {
+		return nil
+	}
+	id, err := id16("cluster id", cluster)
+	if err != nil {
+		return err
+	}
+	s.readState(func(st *State) {
+		if id != st.cluster.Cluster {
+			err = refuse(ErrNodeConflict, "node %s belongs to cluster %v, this controller to %v: give the node its own controllers, or an empty data folder",
+				node, ids.ClusterID(id), ids.ClusterID(st.cluster.Cluster))
+		}
+	})
+	return err
+}
+
+// silentSession returns the session that a new process of the node replaces: it waits until that one has been silent for 60 %
+// of the node silence, and refuses when it speaks again meanwhile.
+func (s *Server) silentSession(ctx context.Context, cmd *registerCommand) (hexID, error) {
+	var before hexID
+	var address string
+	var err error
+	s.readState(func(st *State) {
+		var n *nodeEntry
+		if n, err = st.checkNode(cmd.Node, cmd.CheckCode); n != nil {
+			before, address = n.Session, n.Addresses.Peer
+		}
+	})
+	if err != nil || before.isZero() || before == cmd.Session {
+		return before, err
+	}
+	enough := s.o.NodeSilence * 6 / 10
+	ticker := time.NewTicker(max(enough/20, time.Millisecond))
+	defer ticker.Stop()
+	began := s.soft.heardFrom(cmd.Node, before)
+	for {
+		heard := s.soft.heardFrom(cmd.Node, before)
+		if heard.After(began) {
+			return before, refuse(ErrNodeConflict, "node %s is running already, at %s: two processes cannot share one node id and data folder: stop one of them", cmd.Node, orUnknown(address))
+		}
+		if s.o.Clock().Sub(heard) >= enough {
+			return before, nil
+		}
+		if err := s.notLeader(); err != nil {
+			return before, err
+		}
+		select {
+		case <-ctx.Done():
+			return before, ctx.Err()
+		case <-s.ctx.Done():
+			return before, ErrClosed
+		case <-ticker.C:
+		}
+	}
+}
+
+func (c *calls) Heartbeat(ctx context.Context, req *pb.HeartbeatRequest) (*pb.HeartbeatResponse, error) {
+	s := c.s
+	if err := s.notLeader(); err != nil {
+		return nil, err
+	}
+	node := ids.NodeID(req.GetNodeId())
+	session, err := s.checkHeartbeat(node, req)
+	if err != nil {
+		return nil, err
+	}
+	if s.soft.hear(s.o.Clock(), node, session, req.GetSequence(), req.GetReplicas()) {
+		if err := s.report(ctx, node, session, req); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.notLeader(); err != nil {
+		return nil, err
+	}
+	return s.wanted(node), nil
+}
+
+// checkHeartbeat refuses what does not come from the process that speaks for the node, and cuts what is too long.
+func (s *Server) checkHeartbeat(node ids.NodeID, req *pb.HeartbeatRequest) (hexID, error) {
+	code, err := id16("check code", req.GetCheckCode())
+	if err != nil {
+		return hexID{}, err
+	}
+	session, err := id16("session", req.GetSession())
+	if err != nil {
+		return hexID{}, err
+	}
+	if err := s.checkCluster(node, req.GetClusterId()); err != nil {
+		return hexID{}, err
+	}
+	if len(req.GetReplicas()) > maxReports {
+		return hexID{}, refuse(ErrInvalid, "node %s reports %d replicas: at most %d", node, len(req.GetReplicas()), maxReports)
+	}
+	for _, a := range append([]string{req.GetAddresses().GetPeer(), req.GetAddresses().GetMetrics()}, mapValues(req.GetAddresses().GetClients())...) {
+		if a != "" && !validAddress(a) {
+			return hexID{}, refuse(ErrInvalid, "node %s reports the address %q: want host:port of at most 255 visible characters", node, a)
+		}
+	}
+	for _, r := range req.GetReplicas() {
+		if n := len(r.GetIncarnation()); n != 0 && n != 16 {
+			return hexID{}, refuse(ErrInvalid, "node %s reports an incarnation of %d bytes for replica %d: want 16 or none", node, n, r.GetReplicaId())
+		}
+		r.Parked, r.Poisoned = cut(r.GetParked()), cut(r.GetPoisoned())
+	}
+	s.readState(func(st *State) {
+		var n *nodeEntry
+		n, err = st.checkNode(node, code)
+		if err == nil && (n == nil || n.Session != session) {
+			err = refuse(ErrUnregistered, "node %s: this process does not speak for it: register it first", node)
+		}
+	})
+	return session, err
+}
+
+func mapValues(m map[string]string) []string {
+	var out []string
+	for _, k := range sortedKeys(m) {
+		out = append(out, m[k])
+	}
+	return out
+}
+
+func cut(text string) string {
+	if len(text) <= maxReportText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxReportText], "") + "..."
+}
+
+// report brings what must survive of a heartbeat through the log, and waits for it for a short time. One report per node is on
+// its way at a time: the next heartbeat tells everything again.
+func (s *Server) report(ctx context.Context, node ids.NodeID, session hexID, req *pb.HeartbeatRequest) error {
+	var cmd *reportCommand
+	s.readState(func(st *State) { cmd = st.news(node, session, req) })
+	if cmd == nil || !s.soft.beginReport(node, session) {
+		return nil
+	}
+	done := make(chan error, 1)
+	result := make(chan error, 1)
+	if err := s.post(ctx, func(lp *loop) { lp.propose(cmd, done) }); err != nil {
+		s.soft.endReport(node, session)
+		return err
+	}
+	s.wg.Go(func() { // ends with the proposal, its leadership or the server
+		err := s.wait(s.ctx, done)
+		s.soft.endReport(node, session)
+		if err == nil {
+			s.logReport(cmd)
+		}
+		result <- err
+	})
+	timer := time.NewTimer(reportWait)
+	defer timer.Stop()
+	select {
+	case err := <-result:
+		var refused *RefusedError
+		if errors.As(err, &refused) {
+			return refused
+		}
+		return nil // a report that was lost is made again
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+func (s *Server) logReport(cmd *reportCommand) {
+	s.readState(func(st *State) {
+		for _, f := range cmd.Replicas {
+			g, r := st.replicaOn(f.Group, f.Replica, cmd.Node)
+			switch {
+			case r == nil:
+			case r.Lost != "":
+				s.log.Error().Str("group", g.Name).Uint32("epoch", uint32(g.Epoch)).Uint64("replica", uint64(r.ID)).Str("reason", r.Lost).
+					Msg("a replica is lost: it stays parked, the group goes on without it")
+			case g.Epoch == 1 && g.Master.Replica == 0:
+				s.log.Info().Str("group", g.Name).Uint32("epoch", 1).Msg("all replicas are there: the group has its first epoch")
+			}
+		}
+		for _, f := range cmd.Masters {
+			if g, r := st.replicaOn(f.Group, f.Replica, cmd.Node); r != nil && g.Master == (masterEntry{f.Replica, f.Term}) {
+				s.log.Info().Str("group", g.Name).Uint32("epoch", uint32(f.Term.Epoch())).Stringer("term", f.Term).
+					Str("node", string(cmd.Node)).Uint64("replica", uint64(f.Replica)).Msg("the group has a new master")
+			}
+		}
+	})
+}
+
+func (c *calls) CreateGroup(ctx context.Context, req *pb.CreateGroupRequest) (*pb.Group, error) {
+	s := c.s
+	cmd := &createGroupCommand{
+		ID:          hexID(ids.NewUUID(nil)),
+		Name:        req.GetName(),
+		Answers:     int(req.GetAnswers()),
+		Members:     int(req.GetMembers()),
+		MinISR:      int(req.GetMinIsr()),
+		SegmentSize: req.GetSegmentSize(),
+	}
+	for _, n := range req.GetNodes() {
+		cmd.Nodes = append(cmd.Nodes, ids.NodeID(n))
+	}
+	cmd.ensureDefaults()
+	if err := cmd.validate(); err != nil {
+		return nil, err
+	}
+	if cmd.SegmentSize < s.o.MinSegmentSize {
+		return nil, refuse(ErrInvalid, "group %q: segment size %d: want a power of two from %d to %d bytes", cmd.Name, cmd.SegmentSize, s.o.MinSegmentSize, int64(maxSegmentSize))
+	}
+	if err := s.notLeader(); err != nil {
+		return nil, err
+	}
+	if err := s.propose(ctx, cmd); err != nil {
+		return nil, err
+	}
+	g, err := s.group(cmd.Name)
+	if err == nil {
+		s.log.Info().Str("group", g.GetName()).Str("mode", fmt.Sprintf("%d-%d", g.GetAnswers(), g.GetMembers())).
+			Strs("nodes", req.GetNodes()).Msg("group created")
+	}
+	return g, err
+}
+
+func (c *calls) GetGroup(ctx context.Context, req *pb.GetGroupRequest) (*pb.Group, error) {
+	if err := c.s.confirm(ctx); err != nil {
+		return nil, err
+	}
+	return c.s.group(req.GetName())
+}
+
+func (c *calls) ListGroups(ctx context.Context, _ *pb.ListGroupsRequest) (*pb.ListGroupsResponse, error) {
+	s := c.s
+	if err := s.confirm(ctx); err != nil {
+		return nil, err
+	}
+	nodes := s.soft.nodesAt(s.o.Clock())
+	resp := &pb.ListGroupsResponse{}
+	s.readState(func(st *State) {
+		for _, name := range sortedKeys(st.groups) {
+			resp.Groups = append(resp.Groups, st.describe(st.groups[name], nodes))
+		}
+	})
+	return resp, nil
+}
+
+// group returns one group.
+func (s *Server) group(name string) (*pb.Group, error) {
+	nodes := s.soft.nodesAt(s.o.Clock())
+	var out *pb.Group
+	s.readState(func(st *State) {
+		if g := st.groups[name]; g != nil {
+			out = st.describe(g, nodes)
+		}
+	})
+	if out == nil {
+		return nil, refuse(ErrNotFound, "group %q does not exist: create it, or look at the list of groups", cut(name))
+	}
+	return out, nil
+}
+
+func (c *calls) ListNodes(ctx context.Context, _ *pb.ListNodesRequest) (*pb.ListNodesResponse, error) {
+	s := c.s
+	if err := s.confirm(ctx); err != nil {
+		return nil, err
+	}
+	now := s.o.Clock()
+	nodes := s.soft.nodesAt(now)
+	resp := &pb.ListNodesResponse{}
+	s.readState(func(st *State) {
+		replicas := map[ids.NodeID]uint32{}
+		for _, g := range st.groups {
+			for _, r := range g.Replicas {
+				replicas[r.Node]++
+			}
+		}
+		for _, id := range sortedKeys(st.nodes) {
+			n := &pb.Node{NodeId: string(id), Addresses: st.nodes[id].Addresses.proto(), Replicas: replicas[id], SilentMillis: -1}
+			if v := nodes[id]; !v.heard.IsZero() {
+				n.Live, n.SilentMillis = v.live, now.Sub(v.heard).Milliseconds()
+			}
+			resp.Nodes = append(resp.Nodes, n)
+		}
+	})
+	return resp, nil
+}
+
+func (c *calls) Members(ctx context.Context, _ *pb.MembersRequest) (*pb.MembersResponse, error) {
+	if err := c.s.confirm(ctx); err != nil {
+		return nil, err
+	}
+	resp := &pb.MembersResponse{Members: c.s.members(), Term: c.s.view.Load().term}
+	c.s.readState(func(st *State) { resp.ClusterId = st.cluster.Cluster[:] })
+	return resp, nil
+}
+
+func (s *Server) members() []*pb.Member {
+	var out []*pb.Member
+	leader := s.view.Load().leaderID
+	for _, id := range sortedKeys(s.o.Peers) {
+		out = append(out, &pb.Member{Id: id, Address: s.o.Peers[id], Leader: id == leader})
+	}
+	return out
+}
+
+func (c *calls) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
+	s := c.s
+	v := s.view.Load()
+	resp := &pb.StatusResponse{
+		Id: s.identity.ID, LeaderId: v.leaderID, LeaderAddress: s.o.Peers[v.leaderID], Term: v.term, Failure: v.failure,
+		Members: s.members(), FirstIndex: v.first,
+	}
+	m := s.member.Load()
+	if m == nil {
+		if resp.Failure == "" {
+			resp.Failure = "the cluster is being founded: not every controller has answered yet"
+		}
+		return resp, nil
+	}
+	m.stateMu.RLock()
+	defer m.stateMu.RUnlock()
+	hash := m.state.Hash()
+	cluster := m.state.cluster.Cluster
+	resp.Applied, resp.StateHash, resp.ClusterId = m.applied.Index, hash[:], cluster[:]
+	return resp, nil
+}
+
+// peerCalls answers the other controllers.
+type peerCalls struct {
+	pb.UnimplementedPeerServer
+	s *Server
+}
+
+func (c *peerCalls) Identify(context.Context, *pb.IdentifyRequest) (*pb.IdentifyResponse, error) {
+	resp := &pb.IdentifyResponse{Id: c.s.identity.ID, RaftId: c.s.identity.RaftID}
+	if m := c.s.membership.Load(); m != nil {
+		resp.Membership = m.proto()
+	}
+	return resp, nil
+}
+
+func (c *peerCalls) Step(ctx context.Context, req *pb.StepRequest) (*pb.StepResponse, error) {
+	s := c.s
+	m := s.membership.Load()
+	if v := s.view.Load(); m == nil || v.failure != "" {
+		return nil, status.Error(codes.Unavailable, "this controller takes no part")
+	}
+	if string(req.GetToken()) != string(m.Token[:]) || req.GetTo() != s.identity.RaftID || m.name(req.GetFrom()) == "" {
+		return nil, refuse(ErrNodeConflict, "controller %s is not the one that this message is for: one of the two has another data folder than before", s.identity.ID)
+	}
+	err := s.post(ctx, func(lp *loop) { lp.step(req) })
+	return &pb.StepResponse{}, err
+}
+
+func (lp *loop) step(req *pb.StepRequest) {
+	s := lp.server
+	for _, data := range req.GetMessages() {
+		if err := lp.member.step(req.GetFrom(), data); err != nil {
+			s.log.Warn().Str("from", s.membership.Load().name(req.GetFrom())).Err(err).Msg("a message was refused")
+		}
+	}
+	if len(req.GetCheckHash()) > 0 && !lp.member.compare(req.GetCheckIndex(), req.GetCheckHash()) && s.mismatches.Add(1) == 1 {
+		s.log.Error().Str("other", s.membership.Load().name(req.GetFrom())).Uint64("index", req.GetCheckIndex()).
+			Msg("the states of two controllers differ at the same position: stop the one that differs from the others and report this")
+	}
+}

@@ -1,0 +1,178 @@
+package controller
+
+import (
+	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
+	"github.com/ledgermq/ledgermq/internal/ids"
+)
+
+// news returns what of a heartbeat differs from the state, or nil.
+func (s *State) news(node ids.NodeID, session hexID, req *pb.HeartbeatRequest) *reportCommand {
+	n := s.nodes[node]
+	if n == nil {
+		return nil
+	}
+	cmd := &reportCommand{Node: node, Session: session}
+	mine := map[string]bool{} // groups with a replica here
+	for _, r := range req.GetReplicas() {
+		var group hexID
+		copy(group[:], r.GetGroupId())
+		g, e := s.replicaOn(group, ids.ReplicaID(r.GetReplicaId()), node)
+		if e == nil {
+			continue
+		}
+		mine[g.Name] = true
+		f := replicaFacts{Group: g.ID, Replica: e.ID, Missing: r.GetMissing(), Starts: r.GetStarts()}
+		copy(f.Incarnation[:], r.GetIncarnation())
+		trial := *g
+		trial.Replicas = append([]replicaEntry(nil), g.Replicas...)
+		if s.applyReplicaFacts(&trial, trial.replica(e.ID), f) {
+			cmd.Replicas = append(cmd.Replicas, f)
+		}
+		term := ids.Term(r.GetTerm())
+		if r.GetRole() == pb.Role_ROLE_MASTER && e.Lost == "" && term > g.Master.Term && term.Epoch() >= 1 && term.Epoch() <= g.Epoch {
+			cmd.Masters = append(cmd.Masters, masterFacts{Group: g.ID, Replica: e.ID, Term: term})
+		}
+	}
+	a := addresses{Peer: req.GetAddresses().GetPeer(), Metrics: req.GetAddresses().GetMetrics()}
+	for name, addr := range req.GetAddresses().GetClients() {
+		if mine[name] && addr != "" {
+			if a.Clients == nil {
+				a.Clients = map[string]string{}
+			}
+			a.Clients[name] = addr
+		}
+	}
+	if !a.equal(n.Addresses) {
+		cmd.Addresses = &a
+	}
+	if cmd.Addresses == nil && cmd.Replicas == nil && cmd.Masters == nil {
+		return nil
+	}
+	return cmd
+}
+
+func (a addresses) proto() *pb.Addresses {
+	p := &pb.Addresses{Peer: a.Peer, Metrics: a.Metrics, Clients: map[string]string{}}
+	for k, v := range a.Clients {
+		p.Clients[k] = v
+	}
+	return p
+}
+
+// wanted is the answer to a heartbeat.
+func (s *Server) wanted(node ids.NodeID) *pb.HeartbeatResponse {
+	v := s.view.Load()
+	resp := &pb.HeartbeatResponse{LeaderId: v.leaderID, LeaderAddress: s.o.Peers[v.leaderID], Controllers: s.members()}
+	now := s.o.Clock()
+	s.readState(func(st *State) {
+		resp.ClusterId = append([]byte(nil), st.cluster.Cluster[:]...)
+		for _, name := range sortedKeys(st.groups) {
+			g := st.groups[name]
+			for i := range g.Replicas {
+				if r := &g.Replicas[i]; r.Node == node {
+					w := st.wantedReplica(g, r)
+					// The first of `on` leads first; later masters are Raft's choice.
+					if i == 0 && g.Epoch > 0 && g.Master.Replica == 0 && r.Lost == "" {
+						w.CampaignTerm, w.Campaign = s.soft.mayCampaign(now, node, r.ID)
+					}
+					resp.Replicas = append(resp.Replicas, w)
+				}
+			}
+		}
+	})
+	return resp
+}
+
+func (s *State) wantedReplica(g *groupEntry, r *replicaEntry) *pb.WantedReplica {
+	w := &pb.WantedReplica{
+		GroupId:         append([]byte(nil), g.ID[:]...),
+		GroupName:       g.Name,
+		ReplicaId:       uint64(r.ID),
+		Slot:            uint32(r.Slot),
+		SegmentSize:     g.SegmentSize,
+		EpochRecord:     g.Record,
+		Epoch:           uint32(g.Epoch),
+		Starts:          r.Starts,
+		Lost:            r.Lost,
+		MasterReplicaId: uint64(g.Master.Replica),
+		MasterTerm:      uint64(g.Master.Term),
+		Answers:         uint32(g.Answers),
+		MinIsr:          uint32(g.MinISR),
+		Incarnation:     r.Incarnation.bytes(),
+	}
+	for i := range g.Replicas {
+		if o := &g.Replicas[i]; o.ID != r.ID {
+			a := s.nodes[o.Node].Addresses
+			w.Others = append(w.Others, &pb.GroupReplica{
+				ReplicaId: uint64(o.ID), Slot: uint32(o.Slot), NodeId: string(o.Node), PeerAddress: a.Peer, ClientAddress: a.Clients[g.Name],
+			})
+		}
+	}
+	return w
+}
+
+// bytes returns the id for the wire: empty when it is zero.
+func (h hexID) bytes() []byte {
+	if h.isZero() {
+		return nil
+	}
+	return append([]byte(nil), h[:]...)
+}
+
+// describe returns a group with what is known about it now.
+func (s *State) describe(g *groupEntry, nodes map[ids.NodeID]nodeView) *pb.Group {
+	out := &pb.Group{
+		Name:          g.Name,
+		GroupId:       append([]byte(nil), g.ID[:]...),
+		State:         pb.GroupState_GROUP_STATE_READY,
+		Answers:       uint32(g.Answers),
+		Members:       uint32(g.Members),
+		MinIsr:        uint32(g.MinISR),
+		SegmentSize:   g.SegmentSize,
+		PreferredNode: string(g.Replicas[0].Node),
+		Epoch:         uint32(g.Epoch),
+		EpochRecord:   g.Record,
+	}
+	if g.Epoch == 0 {
+		out.State = pb.GroupState_GROUP_STATE_PENDING
+		out.WaitingFor = g.waitingFor()
+	}
+	v := voters(g.Answers, g.Members)
+	for i, r := range g.Replicas {
+		a := s.nodes[r.Node].Addresses
+		out.Replicas = append(out.Replicas, &pb.Replica{
+			ReplicaId:     uint64(r.ID),
+			Slot:          uint32(r.Slot),
+			NodeId:        string(r.Node),
+			Incarnation:   r.Incarnation.bytes(),
+			Voter:         g.Epoch > 0 && i < v,
+			Lost:          r.Lost,
+			PeerAddress:   a.Peer,
+			ClientAddress: a.Clients[g.Name],
+			Live:          nodes[r.Node].live,
+			Report:        nodes[r.Node].reports[r.ID],
+		})
+	}
+	if g.Master.Replica != 0 {
+		r := g.replica(g.Master.Replica)
+		out.Master = &pb.Master{
+			ReplicaId:     uint64(r.ID),
+			NodeId:        string(r.Node),
+			Term:          uint64(g.Master.Term),
+			ClientAddress: s.nodes[r.Node].Addresses.Clients[g.Name],
+			Live:          g.masterLive(nodes),
+		}
+	}
+	return out
+}
+
+// masterLive tells whether the known master was heard, and said that it is.
+func (g *groupEntry) masterLive(nodes map[ids.NodeID]nodeView) bool {
+	r := g.replica(g.Master.Replica)
+	if r == nil {
+		return false
+	}
+	n := nodes[r.Node]
+	report := n.reports[r.ID]
+	return n.live && report.GetRole() == pb.Role_ROLE_MASTER && ids.Term(report.GetTerm()) == g.Master.Term
+}

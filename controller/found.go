@@ -1,0 +1,158 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
+	"github.com/ledgermq/ledgermq/internal/ids"
+)
+
+// The founding of a cluster decides once, for ever in this version, which identities its members have. The member with the
+// lowest id is the founder: when every other one has answered who it is, and none knows a membership yet, the founder writes
+// the membership down. The others ask around until one shows it to them.
+//
+// A membership that names another identity for this member's id means that this folder is a new one: the member is refused and
+// takes no part, because it has forgotten the votes that its predecessor gave. Two memberships can never both be used: each
+// member adopts one, and Raft messages carry its token.
+type founding struct {
+	self   identity
+	peers  []string // all ids, sorted
+	others map[string]string
+	ask    func(ctx context.Context, address string) (*pb.IdentifyResponse, error)
+	logger zerolog.Logger
+	every  time.Duration
+}
+
+// run asks until there is a membership that this member may adopt. It returns *FolderError when it may not, for ever.
+func (f *founding) run(ctx context.Context) (*membership, error) {
+	if len(f.peers) == 1 {
+		return f.decide([]identity{f.self}), nil
+	}
+	ticker := time.NewTicker(f.every)
+	defer ticker.Stop()
+	lastMissing := ""
+	for {
+		m, missing, err := f.once(ctx)
+		if m != nil || err != nil {
+			return m, err
+		}
+		if missing != lastMissing && missing != "" {
+			f.logger.Info().Str("waiting_for", missing).Msg("founding the cluster: every controller must have answered once")
+		}
+		lastMissing = missing
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-ticker.C:
+		}
+	}
+}
+
+// once asks every other member, and tells which of them did not answer.
+func (f *founding) once(ctx context.Context) (m *membership, missing string, err error) {
+	found := []identity{f.self}
+	var silent []string
+	for _, id := range f.peers {
+		address, other := f.others[id]
+		if !other {
+			continue
+		}
+		callCtx, cancel := context.WithTimeout(ctx, time.Second)
+		resp, err := f.ask(callCtx, address)
+		cancel()
+		if err != nil {
+			silent = append(silent, id)
+			continue
+		}
+		if resp.GetId() != id {
+			f.logger.Error().Str("address", address).Str("want", id).Str("got", resp.GetId()).
+				Msg("another controller answers at this address: correct the list of controllers")
+			silent = append(silent, id)
+			continue
+		}
+		if resp.GetMembership() != nil {
+			m, err := f.judge(membershipOf(resp.GetMembership()))
+			return m, "", err
+		}
+		found = append(found, identity{resp.GetId(), resp.GetRaftId()})
+	}
+	if len(silent) > 0 {
+		return nil, strings.Join(silent, ", "), nil
+	}
+	if f.self.ID != f.peers[0] {
+		return nil, f.peers[0], nil // the founder will decide
+	}
+	return f.decide(found), "", nil
+}
+
+func (f *founding) decide(members []identity) *membership {
+	slices.SortFunc(members, func(a, b identity) int { return strings.Compare(a.ID, b.ID) })
+	return &membership{Token: hexID(ids.NewUUID(nil)), Members: members}
+}
+
+// judge tells whether this member is one of m.
+func (f *founding) judge(m *membership) (*membership, error) {
+	if err := m.fits(f.self, f.peers); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// fits returns an error when m does not have self, or has other ids than peers.
+func (m *membership) fits(self identity, peers []string) error {
+	var names []string
+	known := false
+	for _, i := range m.Members {
+		names = append(names, i.ID)
+		if i.ID == self.ID {
+			known = true
+			if i.RaftID != self.RaftID {
+				return fmt.Errorf("the cluster knows controller %s under another identity, so this data folder is a new or another one: "+
+					"bring the old folder back; a member that lost it cannot be replaced in this version, the others go on without it", self.ID)
+			}
+		}
+	}
+	slices.Sort(names)
+	if !known {
+		return fmt.Errorf("the cluster was founded by the controllers %s, %s is not one of them: members cannot be added in this version",
+			strings.Join(names, ", "), self.ID)
+	}
+	if !slices.Equal(names, peers) {
+		return fmt.Errorf("the cluster was founded by the controllers %s, the list given has %s: give the same ids; only addresses may change",
+			strings.Join(names, ", "), strings.Join(peers, ", "))
+	}
+	return nil
+}
+
+func membershipOf(p *pb.Membership) *membership {
+	m := &membership{}
+	copy(m.Token[:], p.GetToken())
+	for _, i := range p.GetMembers() {
+		m.Members = append(m.Members, identity{i.GetId(), i.GetRaftId()})
+	}
+	return m
+}
+
+func (m *membership) proto() *pb.Membership {
+	p := &pb.Membership{Token: m.Token[:]}
+	for _, i := range m.Members {
+		p.Members = append(p.Members, &pb.MemberIdentity{Id: i.ID, RaftId: i.RaftID})
+	}
+	return p
+}
+
+// name returns the id of the member with that raft id, or "".
+func (m *membership) name(raftID uint64) string {
+	for _, i := range m.Members {
+		if i.RaftID == raftID {
+			return i.ID
+		}
+	}
+	return ""
+}

@@ -1,0 +1,349 @@
+package controller
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/raftlog"
+)
+
+// State is what the controllers agree on: a pure state machine. Commands come in through Apply, nothing else changes it; it
+// knows no clock, disk, network or randomness, so that equal commands give equal states on every member.
+//
+// It is kept as entries: one for the cluster, one for each node and group, each a JSON value under a key. The store writes
+// those that a command changed, a snapshot and the hash take all of them in key order.
+//
+// A State is used by one goroutine at a time, or by many that only read.
+//
+// Invariants, tested by check:
+//  1. every replica id is below cluster.NextReplica and occurs once in all groups;
+//  2. a group has as many replicas as its mode says, slots 1 to M in order, each on another registered node;
+//  3. Epoch is 0 as long as a replica has no incarnation; from then on Record decodes to that epoch and names only replicas
+//     of the group with their incarnations;
+//  4. a known master is a replica of its group, and its term's epoch was issued.
+type State struct {
+	cluster clusterEntry
+	nodes   map[ids.NodeID]*nodeEntry
+	groups  map[string]*groupEntry
+	byID    map[ids.GroupID]*groupEntry
+
+	changed map[string]bool // keys of entries that differ from what takeChanges last returned
+}
+
+// clusterEntry has the key "cluster".
+type clusterEntry struct {
+	Cluster     hexID         `json:"cluster"`     // zero: the cluster was not founded yet
+	NextReplica ids.ReplicaID `json:"nextReplica"` // the next replica id to give; never falls
+}
+
+// nodeEntry has the key "node/" + ID.
+type nodeEntry struct {
+	ID        ids.NodeID `json:"id"`
+	CheckCode hexID      `json:"checkCode"`
+	Session   hexID      `json:"session"` // of the process that speaks for the node
+	Addresses addresses  `json:"addresses"`
+}
+
+// addresses are a node's last reported ones.
+type addresses struct {
+	Peer    string            `json:"peer,omitempty"`
+	Metrics string            `json:"metrics,omitempty"`
+	Clients map[string]string `json:"clients,omitempty"` // by group name
+}
+
+func (a addresses) equal(b addresses) bool {
+	if a.Peer != b.Peer || a.Metrics != b.Metrics || len(a.Clients) != len(b.Clients) {
+		return false
+	}
+	for k, v := range a.Clients {
+		if w, ok := b.Clients[k]; !ok || v != w {
+			return false
+		}
+	}
+	return true
+}
+
+// groupEntry has the key "group/" + Name.
+type groupEntry struct {
+	Name        string         `json:"name"`
+	ID          hexID          `json:"id"`
+	Answers     int            `json:"answers"` // A of mode A-M
+	Members     int            `json:"members"` // M
+	MinISR      int            `json:"minISR"`
+	SegmentSize int64          `json:"segmentSize"`
+	Replicas    []replicaEntry `json:"replicas"` // by slot; the first is on the preferred node
+	Epoch       ids.Epoch      `json:"epoch"`    // 0: pending
+	Record      hexBytes       `json:"record,omitempty"`
+	Master      masterEntry    `json:"master"`
+}
+
+type replicaEntry struct {
+	ID          ids.ReplicaID `json:"id"`
+	Slot        ids.Slot      `json:"slot"`
+	Node        ids.NodeID    `json:"node"`
+	Incarnation hexID         `json:"incarnation"`    // zero: not created yet
+	Starts      uint64        `json:"starts"`         // greatest start counter reported
+	Lost        string        `json:"lost,omitempty"` // why the id was given up for ever
+}
+
+type masterEntry struct {
+	Replica ids.ReplicaID `json:"replica"` // 0: never had one
+	Term    ids.Term      `json:"term"`
+}
+
+// hexID is an id of 16 bytes, written as 32 hexadecimal digits.
+type hexID [16]byte
+
+func (h hexID) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(h[:])), nil }
+
+func (h *hexID) UnmarshalText(b []byte) error {
+	u, err := ids.ParseUUID(string(b))
+	*h = hexID(u)
+	return err
+}
+
+func (h hexID) isZero() bool { return h == hexID{} }
+
+// hexBytes is a byte string, written in hexadecimal digits.
+type hexBytes []byte
+
+func (h hexBytes) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(h)), nil }
+
+func (h *hexBytes) UnmarshalText(b []byte) (err error) {
+	*h, err = hex.DecodeString(string(b))
+	return err
+}
+
+// newState returns the state before the first command.
+func newState() *State {
+	s := &State{
+		cluster: clusterEntry{NextReplica: 1},
+		nodes:   map[ids.NodeID]*nodeEntry{},
+		groups:  map[string]*groupEntry{},
+		byID:    map[ids.GroupID]*groupEntry{},
+		changed: map[string]bool{},
+	}
+	s.touch(keyCluster)
+	return s
+}
+
+const (
+	keyCluster     = "cluster"
+	keyNodePrefix  = "node/"
+	keyGroupPrefix = "group/"
+)
+
+func (s *State) touch(key string)         { s.changed[key] = true }
+func (s *State) touchNode(n *nodeEntry)   { s.touch(keyNodePrefix + string(n.ID)) }
+func (s *State) touchGroup(g *groupEntry) { s.touch(keyGroupPrefix + g.Name) }
+
+// entry is one key and its value.
+type entry struct {
+	key   string
+	value []byte
+}
+
+// value returns the JSON of the entry with that key.
+func (s *State) value(key string) []byte {
+	var v any
+	switch {
+	case key == keyCluster:
+		v = s.cluster
+	case strings.HasPrefix(key, keyNodePrefix):
+		v = s.nodes[ids.NodeID(key[len(keyNodePrefix):])]
+	default:
+		v = s.groups[key[len(keyGroupPrefix):]]
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("controller: an entry of the state cannot be encoded: %v", err))
+	}
+	return b
+}
+
+// takeChanges returns the entries that changed since the last call, in key order.
+func (s *State) takeChanges() []entry {
+	var out []entry
+	for _, key := range sortedKeys(s.changed) {
+		out = append(out, entry{key, s.value(key)})
+	}
+	clear(s.changed)
+	return out
+}
+
+// entries returns all entries in key order.
+func (s *State) entries() []entry {
+	keys := []string{keyCluster}
+	for id := range s.nodes {
+		keys = append(keys, keyNodePrefix+string(id))
+	}
+	for name := range s.groups {
+		keys = append(keys, keyGroupPrefix+name)
+	}
+	sort.Strings(keys)
+	out := make([]entry, 0, len(keys))
+	for _, k := range keys {
+		out = append(out, entry{k, s.value(k)})
+	}
+	return out
+}
+
+// Hash returns the SHA-256 of all entries. Equal states have equal hashes.
+func (s *State) Hash() [sha256.Size]byte {
+	h := sha256.New()
+	var n [4]byte
+	for _, e := range s.entries() {
+		for _, part := range [][]byte{[]byte(e.key), e.value} {
+			binary.BigEndian.PutUint32(n[:], uint32(len(part)))
+			h.Write(n[:])
+			h.Write(part)
+		}
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// stateOf builds a state from all its entries. It accepts exactly what entries returns, and checks the invariants.
+func stateOf(all []entry) (*State, error) {
+	s := newState()
+	seenCluster := false
+	for _, e := range all {
+		var err error
+		switch {
+		case e.key == keyCluster:
+			seenCluster = true
+			err = strictJSON(e.value, &s.cluster)
+		case strings.HasPrefix(e.key, keyNodePrefix):
+			n := &nodeEntry{}
+			if err = strictJSON(e.value, n); err == nil && keyNodePrefix+string(n.ID) != e.key {
+				err = errors.New("it is the entry of another node")
+			}
+			s.nodes[n.ID] = n
+		case strings.HasPrefix(e.key, keyGroupPrefix):
+			g := &groupEntry{}
+			if err = strictJSON(e.value, g); err == nil && keyGroupPrefix+g.Name != e.key {
+				err = errors.New("it is the entry of another group")
+			}
+			s.groups[g.Name] = g
+			s.byID[ids.GroupID(g.ID)] = g
+		default:
+			err = errors.New("unknown kind of entry")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("entry %q: %w", e.key, err)
+		}
+	}
+	if !seenCluster {
+		return nil, errors.New("the cluster's entry is missing")
+	}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	clear(s.changed)
+	return s, nil
+}
+
+// strictJSON decodes b into v and refuses everything that v would not be encoded as.
+func strictJSON(b []byte, v any) error {
+	if err := json.Unmarshal(b, v); err != nil {
+		return err
+	}
+	again, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(b, again) {
+		return errors.New("not in canonical form, or of a newer version")
+	}
+	return nil
+}
+
+// check tests the invariants of State.
+func (s *State) check() error {
+	seen := map[ids.ReplicaID]string{}
+	for _, name := range sortedKeys(s.groups) {
+		g := s.groups[name]
+		if err := s.checkGroup(g, seen); err != nil {
+			return fmt.Errorf("group %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (s *State) checkGroup(g *groupEntry, seen map[ids.ReplicaID]string) error {
+	if len(g.Replicas) != g.Members {
+		return fmt.Errorf("%d replicas in mode %d-%d", len(g.Replicas), g.Answers, g.Members)
+	}
+	nodes := map[ids.NodeID]bool{}
+	for i, r := range g.Replicas {
+		switch {
+		case r.ID == 0 || r.ID >= s.cluster.NextReplica:
+			return fmt.Errorf("replica id %d was never given", r.ID)
+		case seen[r.ID] != "":
+			return fmt.Errorf("replica id %d is also in group %s", r.ID, seen[r.ID])
+		case int(r.Slot) != i+1:
+			return fmt.Errorf("replica %d has slot %d at place %d", r.ID, r.Slot, i)
+		case s.nodes[r.Node] == nil || nodes[r.Node]:
+			return fmt.Errorf("replica %d is on node %q, which is unknown or taken", r.ID, r.Node)
+		case g.Epoch > 0 && r.Incarnation.isZero():
+			return fmt.Errorf("epoch %d was issued without the incarnation of replica %d", g.Epoch, r.ID)
+		}
+		seen[r.ID] = g.Name
+		nodes[r.Node] = true
+	}
+	if g.Epoch == 0 {
+		if len(g.Record) > 0 || g.Master != (masterEntry{}) {
+			return errors.New("it has a record or a master before its first epoch")
+		}
+		return nil
+	}
+	record, err := raftlog.DecodeEpochRecord(g.Record)
+	if err != nil {
+		return err
+	}
+	if record.Epoch != g.Epoch || record.Group != ids.GroupID(g.ID) || record.Cluster != ids.ClusterID(s.cluster.Cluster) {
+		return errors.New("its record is of another epoch, group or cluster")
+	}
+	for _, m := range slices.Concat(record.Voters, record.Learners) {
+		r := g.replica(m.ID)
+		if r == nil || r.Slot != m.Slot || r.Node != m.Node || r.Incarnation != hexID(m.Incarnation) {
+			return fmt.Errorf("its record names replica %d otherwise than the group does", m.ID)
+		}
+	}
+	if m := g.Master; m.Replica != 0 && (g.replica(m.Replica) == nil || m.Term.Epoch() < 1 || m.Term.Epoch() > g.Epoch) {
+		return fmt.Errorf("its master %d of term %v cannot be", m.Replica, m.Term)
+	}
+	return nil
+}
+
+// replica returns the replica with that id, or nil.
+func (g *groupEntry) replica(id ids.ReplicaID) *replicaEntry {
+	for i := range g.Replicas {
+		if g.Replicas[i].ID == id {
+			return &g.Replicas[i]
+		}
+	}
+	return nil
+}
+
+// waitingFor returns the nodes that have not yet created their replica.
+func (g *groupEntry) waitingFor() []string {
+	var out []string
+	for _, r := range g.Replicas {
+		if r.Incarnation.isZero() {
+			out = append(out, string(r.Node))
+		}
+	}
+	return out
+}
+
+// voters is V of mode A-M: the number of replicas that vote when all are well. A majority of V is A or fewer.
+func voters(answers, members int) int { return min(members, 2*answers-1) }
