@@ -77,11 +77,21 @@ func Property(props, key string) (value string, ok bool) {
 	return value, ok
 }
 
+// ValidProperty returns a *NameError when the pair cannot be written: an empty key or value, or a separator in one of them.
+func ValidProperty(key, value string) error {
+	switch {
+	case key == "" || value == "":
+		return &NameError{Kind: "property", Name: key, Reason: "has no key or no value"}
+	case strings.ContainsAny(key, nameSeparator+pairSeparator) || strings.ContainsAny(value, nameSeparator+pairSeparator):
+		return &NameError{Kind: "property", Name: key, Reason: "has a byte 1 or 2 in it"}
+	}
+	return nil
+}
+
 // AppendProperty returns props with the pair at its end, which then counts. It does not remove an earlier pair of the
-// same key, SetProperty does. A pair with an empty key or value, or with a separator in it, cannot be written: props
-// comes back unchanged.
+// same key, SetProperty does. A pair that ValidProperty refuses cannot be written: props comes back unchanged.
 func AppendProperty(props, key, value string) string {
-	if key == "" || value == "" || strings.ContainsAny(key, nameSeparator+pairSeparator) || strings.Contains(value, pairSeparator) {
+	if ValidProperty(key, value) != nil {
 		return props
 	}
 	if props != "" && !strings.HasSuffix(props, pairSeparator) {
