@@ -43,11 +43,10 @@ func (l *Log) Append(frames []Frame) error {
 		bufs = bufs[:0]
 		return err
 	}
-	var pad [padSize]byte
 	for _, f := range frames {
 		if f.Offset() != t.Offset {
-			putPad(pad[:], t.Offset, t.Chain)
-			bufs = append(bufs, pad[:])
+			putPad(l.pad[:], t.Offset, t.Chain)
+			bufs = append(bufs, l.pad[:])
 			err := flush()
 			if err == nil {
 				seg, err = l.roll(f.Offset()-segmentHeaderSize, t)
@@ -163,7 +162,11 @@ const recentFrames = 4096
 
 func (r *recent) put(i ids.Index, ref Ref) {
 	if r.refs == nil {
-		r.refs, r.first = make([]Ref, recentFrames), i
+		r.refs, r.last = make([]Ref, recentFrames), i-1
+		r.first = i
+	}
+	if i != r.last+1 { // recovery skips what a sidecar knows
+		r.first = i
 	}
 	r.refs[i%recentFrames] = ref
 	r.last = i

@@ -5,7 +5,8 @@ import (
 	"github.com/ledgermq/ledgermq/internal/vfs"
 )
 
-const fillStep = 1 << 20
+// fillStep is the unit of zero-filling: a writer that runs into the filler waits for one step.
+func (o *Options) fillStep() int64 { return min(1<<20, o.SegmentSize/16) }
 
 // FillAhead writes and syncs one step of at most 1 MiB of zeros ahead of the writer, in the active segment or in a prepared
 // next one; more tells that it should be called again now. A background loop of the caller's calls it, one at a time: after
@@ -48,18 +49,18 @@ func (l *Log) FillAhead() (more bool, err error) {
 
 // fillStep writes zeros into seg, whose writer is at end, when less than target is filled.
 func (l *Log) fillStep(seg *segment, end, target int64) (bool, error) {
-	f := &seg.fill
+	f, step := &seg.fill, l.o.fillStep()
 	f.mu.Lock()
 	from := f.done
-	if from > segmentHeaderSize && from-end < fillStep && end > segmentHeaderSize {
+	if from > segmentHeaderSize && from-end < step && end > segmentHeaderSize {
 		// The writer is at our heels: leave it room, so that it need not wait for this step.
-		from = (end + 2*fillStep - 1) / fillStep * fillStep
+		from = (end + 2*step - 1) / step * step
 	}
 	if f.busy || from >= target {
 		f.mu.Unlock()
 		return false, nil
 	}
-	f.busy, f.from, f.to = true, from, min((from/fillStep+1)*fillStep, l.o.SegmentSize)
+	f.busy, f.from, f.to = true, from, min((from/step+1)*step, l.o.SegmentSize)
 	f.mu.Unlock()
 
 	_, err := seg.file.WriteAt(zeros[:f.to-from], from)

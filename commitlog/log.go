@@ -42,8 +42,9 @@ type Log struct {
 	wmu      sync.Mutex // serialises the writer; held over I/O, never taken by readers
 	dirDirty bool       // names changed since the last SyncDir
 	bufs     [][]byte   // scratch of Append
-	made     uint32     // segments made since Open
-	starts   uint64     // Meta.Starts
+	pad      [padSize]byte
+	made     uint32 // segments made since Open
+	starts   uint64 // Meta.Starts
 	closed   bool
 
 	metaMu sync.Mutex // serialises writers of meta; taken after wmu

@@ -128,6 +128,7 @@ func (l *Log) open() (err error) {
 	l.starts = m.Starts + 1
 	return l.updateMeta(true, func(m *metaRecord) {
 		m.Starts, m.CleanStop, m.BootID = l.starts, false, o.BootID
+		m.TruncateTo, m.truncateEnd = 0, 0 // completed above
 	})
 }
 
@@ -138,7 +139,8 @@ type recovery struct {
 	unclean bool
 	end     scanEnd // why the frames end
 	endBase ids.PhysicalOffset
-	endPos  int64 // where, in the file of endBase
+	endPos  int64              // where, in the file of endBase
+	cut     ids.PhysicalOffset // read-only, and a truncation waits for completion: the log ends here
 }
 
 func (r *recovery) wrap(err error) error {
@@ -176,6 +178,9 @@ func (r *recovery) list() error {
 	}
 	slices.Sort(r.bases)
 	if l.o.ReadOnly {
+		if r.cut = l.meta.cur.TruncateTo; r.cut != 0 {
+			r.bases = slices.DeleteFunc(r.bases, func(b ids.PhysicalOffset) bool { return b > l.o.base(r.cut) })
+		}
 		return nil
 	}
 	for _, path := range junk {
@@ -312,6 +317,9 @@ func (r *recovery) readSegment(base ids.PhysicalOffset) (more bool, err error) {
 	if err := r.useSidecar(seg); err != nil {
 		return false, err
 	}
+	if r.cut != 0 {
+		size = min(size, int64(r.cut-base))
+	}
 	t, end, err := l.o.scanSegment(f, base, l.tail, size, func(f Frame) error {
 		l.note(seg, f.Term(), f.Index(), f.Ref())
 		l.tail = l.tail.After(f)
@@ -340,7 +348,7 @@ func (r *recovery) useSidecar(seg *segment) error {
 	}
 	s, err := decodeSidecar(b)
 	if err != nil || s.base != seg.base() || s.generation != seg.header.generation || s.first != seg.first ||
-		s.tail.Offset > l.meta.cur.BoundOffset || s.tail.Index > l.meta.cur.BoundIndex || s.tail.Term < l.tail.Term {
+		r.cut != 0 || s.tail.Offset > l.meta.cur.BoundOffset || s.tail.Index > l.meta.cur.BoundIndex || s.tail.Term < l.tail.Term {
 		return nil
 	}
 	ref := Ref{Offset: s.base + ids.PhysicalOffset(s.last), Size: uint32(int64(s.tail.Offset-s.base) - s.last), CRC: s.tail.Chain}
@@ -375,9 +383,10 @@ func (r *recovery) judge() error {
 		return damage(fmt.Sprintf("lost tail: the log ends with index %d, offset %d, below the durable bound of index %d, offset %d: %s",
 			l.tail.Index, l.tail.Offset, m.BoundIndex, m.BoundOffset, r.end.reason))
 	}
-	if m.CleanStop && l.tail.Index == m.BoundIndex {
-		return nil // nothing was ever written behind
+	if r.cut != 0 || m.CleanStop && l.tail.Index == m.BoundIndex {
+		return nil // nothing was ever written behind, or it does not count
 	}
+	r.unclean = true
 	for _, base := range r.bases {
 		if base < r.endBase {
 			continue

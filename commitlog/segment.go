@@ -136,8 +136,8 @@ func parseName(name, suffix string) (ids.PhysicalOffset, bool) {
 	return ids.PhysicalOffset(n), err == nil && segmentName(ids.PhysicalOffset(n), suffix) == name
 }
 
-// sparse finds frames of one segment: it knows the place of about every sparseFrames-th, so that its memory follows the
-// bytes of the log and not the number of frames.
+// sparse finds frames of one segment: it knows the place of one frame in each run of at most sparseFrames, or of sparseBytes.
+// It costs 8 bytes per entry: 32 KiB per GiB of large frames, 128 KiB per GiB of frames of 256 bytes.
 type sparse []sparseEntry
 
 type sparseEntry struct {
@@ -146,7 +146,7 @@ type sparseEntry struct {
 }
 
 const (
-	sparseFrames = 32
+	sparseFrames = 256
 	sparseBytes  = 256 << 10
 )
 
@@ -182,13 +182,12 @@ func (s *sparse) cut(delta uint32) {
 //
 // Invariant: the filler writes only [from, to), which starts at or after done; the writer never writes there while busy.
 type fill struct {
-	mu    sync.Mutex
-	free  *sync.Cond // busy became false
-	busy  bool
-	from  int64
-	to    int64
-	done  int64 // the filler goes on from here: before it are zeros or written frames
-	ended bool  // the segment is no longer filled
+	mu   sync.Mutex
+	free *sync.Cond // wakes the writer when busy became false
+	busy bool
+	from int64
+	to   int64
+	done int64 // the filler goes on from here: before it are zeros or written frames
 }
 
 // claim is called by the writer before it writes [.., end): it waits for a filler in that range, for one step at most.

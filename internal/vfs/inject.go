@@ -39,6 +39,13 @@ type ShortWrite struct {
 func (e *ShortWrite) Error() string { return "short write: " + e.Err.Error() }
 func (e *ShortWrite) Unwrap() error { return e.Err }
 
+// LostSync, returned by a rule for OpSync, makes the sync fail with Err in the worst way that kernels have: what was written
+// before stays readable while the machine runs, and no later sync makes it durable; only writing it again does.
+type LostSync struct{ Err error }
+
+func (e *LostSync) Error() string { return "lost sync: " + e.Err.Error() }
+func (e *LostSync) Unwrap() error { return e.Err }
+
 // Inject returns a file system that asks rule before each operation. When rule returns an error the operation fails with it
 // and nothing happened (but see ShortWrite). off and n are the place and length of a read or write, the new size of a
 // truncation in off, else 0. The rule may be called from many goroutines at once. It may block: that is a slow disk.
@@ -178,6 +185,10 @@ func (f *injectFile) Truncate(size int64) error {
 
 func (f *injectFile) SyncData() error {
 	if err := f.rule(OpSync, f.Name(), 0, 0); err != nil {
+		var lost *LostSync
+		if m, ok := f.File.(*memFile); ok && errors.As(err, &lost) {
+			m.loseSync()
+		}
 		return err
 	}
 	return f.File.SyncData()

@@ -21,7 +21,7 @@ var ErrCrashed = errors.New("vfs: the machine of this file system has crashed")
 // Mem is a file system in memory that knows what a power cut would leave. It is safe for use from many goroutines.
 //
 // Invariants:
-//  1. node.data is what a reader sees; node.durable with node.pending applied in order equals it.
+//  1. node.data is what a reader sees; node.durable with node.pending applied in order equals it, unless a sync was lost.
 //  2. names is what a reader sees; durable names with the pending name operations applied in order equal it.
 type Mem struct {
 	mu          sync.Mutex

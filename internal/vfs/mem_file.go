@@ -121,6 +121,13 @@ func (f *memFile) SyncData() error {
 	return nil
 }
 
+// loseSync is a failed sync after which the pages look clean.
+func (f *memFile) loseSync() {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	f.n.pending = nil
+}
+
 func (f *memFile) Close() error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
