@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/ledgermq/ledgermq/client"
+)
+
+func (t *tool) adminCommand() *cli.Command {
+	return &cli.Command{
+		Name: "admin", Usage: "show and change a cluster",
+		Subcommands: []*cli.Command{
+			t.adminCluster(), t.adminGroup(), t.adminTopic(), t.adminRoute(), t.adminConsumer(),
+		},
+	}
+}
+
+// adminFlags are those of every admin command.
+func adminFlags(more ...cli.Flag) []cli.Flag {
+	return withEnv(append(more, namesrvFlag(), jsonFlag(),
+		&cli.StringFlag{Name: "secret", Usage: "the cluster's `SECRET`; better put it into a file"},
+		&cli.StringFlag{Name: "secret-file", Usage: "`FILE` with the cluster's secret"})...)
+}
+
+// admin is the action of an admin command: it has a client and toolTimeout.
+func (t *tool) admin(least, most int, names string, do func(ctx context.Context, c *cli.Context, cl *client.Client) error) cli.ActionFunc {
+	return t.action(func(c *cli.Context) error {
+		if err := wantArgs(c, least, most, names); err != nil {
+			return err
+		}
+		cl, err := newClient(c)
+		if err != nil {
+			return err
+		}
+		defer cl.Close()
+		ctx, cancel := context.WithTimeoutCause(c.Context, toolTimeout, fmt.Errorf("no answer within %v", toolTimeout))
+		defer cancel()
+		return explain(c, do(ctx, c, cl))
+	})
+}
+
+// show prints v as JSON, or as the table that fill writes.
+func (t *tool) show(c *cli.Context, v any, fill func(w *tabwriter.Writer)) error {
+	if c.Bool("json") {
+		e := json.NewEncoder(t.out)
+		e.SetIndent("", "  ")
+		return e.Encode(v)
+	}
+	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	fill(w)
+	return w.Flush()
+}
+
+// row writes one line of a table; an empty cell becomes -.
+func row(w *tabwriter.Writer, cells ...any) {
+	parts := make([]string, len(cells))
+	for i, c := range cells {
+		if parts[i] = fmt.Sprint(c); parts[i] == "" {
+			parts[i] = "-"
+		}
+	}
+	fmt.Fprintln(w, strings.Join(parts, "\t"))
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// splitList splits a comma-separated list of names.
+func splitList(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// reportGroups prints how a change went in each broker group. The error that the client returned ends the command.
+func (t *tool) reportGroups(c *cli.Context, results []client.GroupResult, err error) error {
+	type result struct {
+		Group string `json:"group"`
+		OK    bool   `json:"ok"`
+		Error string `json:"error,omitempty"`
+	}
+	list := make([]result, len(results))
+	for i, r := range results {
+		list[i] = result{Group: r.Group, OK: r.Err == nil}
+		if r.Err != nil {
+			list[i].Error = oneLine(r.Err)
+		}
+	}
+	if len(list) > 0 {
+		shown := t.show(c, list, func(w *tabwriter.Writer) {
+			row(w, "GROUP", "RESULT")
+			for _, r := range list {
+				row(w, r.Group, firstNonEmpty(r.Error, "ok"))
+			}
+		})
+		if shown != nil {
+			return shown
+		}
+	}
+	return err
+}

@@ -1,0 +1,373 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/ledgermq/ledgermq/client"
+	"github.com/ledgermq/ledgermq/controller"
+	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
+	"github.com/ledgermq/ledgermq/internal/ids"
+)
+
+// The views are the JSON of the admin commands; docs/cli.md shows them.
+
+type clusterView struct {
+	ClusterID   string           `json:"clusterID"`
+	Controllers []controllerView `json:"controllers"`
+	Nodes       []nodeView       `json:"nodes"`
+	Groups      []groupView      `json:"groups"`
+}
+
+type controllerView struct {
+	ID      string `json:"id"`
+	Address string `json:"address"`
+	Leader  bool   `json:"leader"`
+	Applied uint64 `json:"applied"`
+	Error   string `json:"error,omitempty"`
+}
+
+type nodeView struct {
+	ID           string `json:"id"`
+	Live         bool   `json:"live"`
+	SilentMillis int64  `json:"silentMillis"` // -1: never heard by this leader
+	Replicas     int    `json:"replicas"`
+	Peer         string `json:"peer"`
+	Metrics      string `json:"metrics,omitempty"`
+}
+
+type groupView struct {
+	Name        string        `json:"name"`
+	ID          string        `json:"id"`
+	State       string        `json:"state"` // pending, ready, degraded, no master
+	Mode        string        `json:"mode"`
+	MinISR      uint32        `json:"minISR"`
+	SegmentSize int64         `json:"segmentSize"`
+	Epoch       uint32        `json:"epoch"`
+	WaitingFor  []string      `json:"waitingFor,omitempty"`
+	Master      *masterView   `json:"master,omitempty"`
+	Replicas    []replicaView `json:"replicas"`
+	Notes       []string      `json:"notes,omitempty"`
+}
+
+type masterView struct {
+	Node    string `json:"node"`
+	Replica uint64 `json:"replica"`
+	Term    string `json:"term"` // epoch.election
+	Address string `json:"address"`
+	Live    bool   `json:"live"`
+}
+
+type replicaView struct {
+	Node        string `json:"node"`
+	Replica     uint64 `json:"replica"`
+	Slot        uint32 `json:"slot"`
+	Voter       bool   `json:"voter"`
+	Live        bool   `json:"live"`
+	Role        string `json:"role"`
+	Term        string `json:"term"`
+	Last        uint64 `json:"last"`
+	Commit      uint64 `json:"commit"`
+	Applied     uint64 `json:"applied"`
+	EndOffset   int64  `json:"endOffset"`
+	BehindBytes int64  `json:"behindBytes"` // of the master's end; -1: not known
+	Client      string `json:"client"`
+	Peer        string `json:"peer"`
+	Parked      string `json:"parked,omitempty"`
+	Poisoned    string `json:"poisoned,omitempty"`
+	Lost        string `json:"lost,omitempty"`
+}
+
+func viewGroup(g *pb.Group) groupView {
+	v := groupView{
+		Name: g.GetName(), Mode: fmt.Sprintf("%d-%d", g.GetAnswers(), g.GetMembers()), MinISR: g.GetMinIsr(),
+		SegmentSize: g.GetSegmentSize(), Epoch: g.GetEpoch(), WaitingFor: g.GetWaitingFor(), ID: uuidText(g.GetGroupId()),
+	}
+	master := g.GetMaster()
+	if master != nil {
+		v.Master = &masterView{
+			Node: master.GetNodeId(), Replica: master.GetReplicaId(), Term: ids.Term(master.GetTerm()).String(),
+			Address: master.GetClientAddress(), Live: master.GetLive(),
+		}
+	}
+	var masterEnd int64 = -1
+	for _, r := range g.GetReplicas() {
+		if master.GetLive() && r.GetReplicaId() == master.GetReplicaId() && r.GetReport() != nil {
+			masterEnd = r.GetReport().GetEndOffset()
+		}
+	}
+	voters := 0
+	for _, r := range g.GetReplicas() {
+		rep := r.GetReport()
+		view := replicaView{
+			Node: r.GetNodeId(), Replica: r.GetReplicaId(), Slot: r.GetSlot(), Voter: r.GetVoter(), Live: r.GetLive(),
+			Role: roleName(rep.GetRole()), Term: ids.Term(rep.GetTerm()).String(), Last: rep.GetLastIndex(),
+			Commit: rep.GetCommit(), Applied: rep.GetApplied(), EndOffset: rep.GetEndOffset(), BehindBytes: -1,
+			Client: r.GetClientAddress(), Peer: r.GetPeerAddress(), Parked: rep.GetParked(), Poisoned: rep.GetPoisoned(), Lost: r.GetLost(),
+		}
+		if masterEnd >= 0 && rep != nil {
+			view.BehindBytes = max(0, masterEnd-rep.GetEndOffset())
+		}
+		fit := r.GetLive() && view.Parked == "" && view.Poisoned == "" && view.Lost == ""
+		if r.GetVoter() && fit {
+			voters++
+		}
+		if !fit && g.GetState() == pb.GroupState_GROUP_STATE_READY {
+			v.Notes = append(v.Notes, holdNote(view))
+		}
+		v.Replicas = append(v.Replicas, view)
+	}
+	switch {
+	case g.GetState() != pb.GroupState_GROUP_STATE_READY:
+		v.State = "pending"
+	case !master.GetLive():
+		v.State = "no master"
+	case len(v.Notes) > 0:
+		v.State = "degraded"
+	default:
+		v.State = "ready"
+	}
+	if v.State == "degraded" || v.State == "no master" {
+		v.Notes = append([]string{fmt.Sprintf("%s of %d alive", countOf(voters, "voter"), countVoters(g))}, v.Notes...)
+	}
+	return v
+}
+
+func countVoters(g *pb.Group) int {
+	n := 0
+	for _, r := range g.GetReplicas() {
+		if r.GetVoter() {
+			n++
+		}
+	}
+	return n
+}
+
+// holdNote says what a replica that takes no part means: it holds the front of the log, which is never given up past it.
+func holdNote(r replicaView) string {
+	why := "is silent"
+	switch {
+	case r.Lost != "":
+		why = "has lost its identity: " + r.Lost
+	case r.Poisoned != "":
+		why = "is poisoned: " + r.Poisoned
+	case r.Parked != "":
+		why = "is parked: " + r.Parked
+	}
+	return fmt.Sprintf("replica on %s %s; retention keeps everything from index %d on for it", r.Node, why, r.Last+1)
+}
+
+func roleName(r pb.Role) string {
+	name := strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_"))
+	if name == "unspecified" {
+		return "unknown"
+	}
+	return name
+}
+
+func uuidText(b []byte) string {
+	var u ids.UUID
+	if copy(u[:], b) != len(u) {
+		return ""
+	}
+	return u.String()
+}
+
+func (t *tool) adminCluster() *cli.Command {
+	return &cli.Command{
+		Name: "cluster", Usage: "show controllers, nodes and groups", ArgsUsage: " ", Flags: adminFlags(),
+		Action: t.admin(0, 0, "no argument", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
+			ctl, err := newControllers(ctx, c, cl)
+			if err != nil {
+				return err
+			}
+			defer ctl.Close()
+			v, err := viewCluster(ctx, ctl)
+			if err != nil {
+				return err
+			}
+			return t.show(c, v, func(w *tabwriter.Writer) { writeCluster(w, v) })
+		}),
+	}
+}
+
+func viewCluster(ctx context.Context, ctl *controller.Client) (clusterView, error) {
+	var v clusterView
+	members, err := ctl.Members(ctx)
+	if err != nil {
+		return v, err
+	}
+	nodes, err1 := ctl.ListNodes(ctx)
+	groups, err2 := ctl.ListGroups(ctx)
+	status, err3 := ctl.Status(ctx)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return v, err
+	}
+	v.ClusterID = uuidText(members.GetClusterId())
+	for _, m := range members.GetMembers() {
+		view := controllerView{ID: m.GetId(), Address: m.GetAddress(), Leader: m.GetLeader()}
+		for _, s := range status {
+			if s.Address != m.GetAddress() {
+				continue
+			}
+			if s.Err != nil {
+				view.Error = oneLine(s.Err)
+			} else {
+				view.Applied, view.Error = s.Status.GetApplied(), s.Status.GetFailure()
+			}
+		}
+		v.Controllers = append(v.Controllers, view)
+	}
+	for _, n := range nodes {
+		v.Nodes = append(v.Nodes, nodeView{
+			ID: n.GetNodeId(), Live: n.GetLive(), SilentMillis: n.GetSilentMillis(), Replicas: int(n.GetReplicas()),
+			Peer: n.GetAddresses().GetPeer(), Metrics: n.GetAddresses().GetMetrics(),
+		})
+	}
+	for _, g := range groups {
+		v.Groups = append(v.Groups, viewGroup(g))
+	}
+	return v, nil
+}
+
+func writeCluster(w *tabwriter.Writer, v clusterView) {
+	row(w, "CLUSTER", v.ClusterID)
+	fmt.Fprintln(w)
+	row(w, "CONTROLLER", "ADDRESS", "LEADER", "APPLIED", "STATE")
+	for _, c := range v.Controllers {
+		row(w, c.ID, c.Address, yesNo(c.Leader), c.Applied, firstNonEmpty(c.Error, "ok"))
+	}
+	fmt.Fprintln(w)
+	row(w, "NODE", "LIVE", "REPLICAS", "PEER", "METRICS")
+	for _, n := range v.Nodes {
+		row(w, n.ID, yesNo(n.Live), n.Replicas, n.Peer, n.Metrics)
+	}
+	fmt.Fprintln(w)
+	writeGroups(w, v.Groups)
+}
+
+func writeGroups(w *tabwriter.Writer, groups []groupView) {
+	row(w, "GROUP", "MODE", "MIN ISR", "EPOCH", "STATE", "MASTER", "TERM", "ADDRESS", "REPLICAS")
+	for _, g := range groups {
+		var nodes []string
+		for _, r := range g.Replicas {
+			name := r.Node
+			if !r.Live {
+				name += "!"
+			}
+			nodes = append(nodes, name)
+		}
+		m := g.Master
+		if m == nil {
+			m = &masterView{}
+		}
+		row(w, g.Name, g.Mode, g.MinISR, g.Epoch, strings.ToUpper(g.State[:1])+g.State[1:], m.Node, m.Term, m.Address, strings.Join(nodes, " "))
+	}
+}
+
+func (t *tool) adminGroup() *cli.Command {
+	return &cli.Command{
+		Name: "group", Usage: "broker groups",
+		Subcommands: []*cli.Command{
+			{
+				Name: "create", Usage: "create a broker group", ArgsUsage: "NAME",
+				Flags: adminFlags(
+					&cli.StringFlag{Name: "mode", Value: "2-3", Usage: "`A-M`: M replicas, a send is answered when A of them have it"},
+					&cli.StringFlag{Name: "on", Usage: "the nodes, `n1,n2,…`, M of them; the first one becomes master"},
+					&cli.IntFlag{Name: "min-isr", Usage: "never fewer in-sync replicas than this; 0: by mode"},
+					&cli.Int64Flag{Name: "segment-size", Usage: "size of a commit-log segment in `BYTES`, a power of two; 0: 1 GiB"},
+				),
+				Action: t.admin(1, 1, "the group's name", t.createBrokerGroup),
+			},
+			{
+				Name: "list", Usage: "list broker groups", ArgsUsage: " ", Flags: adminFlags(),
+				Action: t.admin(0, 0, "no argument", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
+					ctl, err := newControllers(ctx, c, cl)
+					if err != nil {
+						return err
+					}
+					defer ctl.Close()
+					groups, err := ctl.ListGroups(ctx)
+					if err != nil {
+						return err
+					}
+					views := make([]groupView, 0, len(groups))
+					for _, g := range groups {
+						views = append(views, viewGroup(g))
+					}
+					return t.show(c, views, func(w *tabwriter.Writer) { writeGroups(w, views) })
+				}),
+			},
+			{
+				Name: "show", Usage: "show one broker group and its replicas", ArgsUsage: "NAME", Flags: adminFlags(),
+				Action: t.admin(1, 1, "the group's name", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
+					ctl, err := newControllers(ctx, c, cl)
+					if err != nil {
+						return err
+					}
+					defer ctl.Close()
+					g, err := ctl.GetGroup(ctx, c.Args().First())
+					if err != nil {
+						return err
+					}
+					return t.showGroup(c, g)
+				}),
+			},
+		},
+	}
+}
+
+func (t *tool) showGroup(c *cli.Context, g *pb.Group) error {
+	v := viewGroup(g)
+	return t.show(c, v, func(w *tabwriter.Writer) {
+		writeGroups(w, []groupView{v})
+		fmt.Fprintln(w)
+		row(w, "REPLICA", "NODE", "SLOT", "VOTER", "LIVE", "ROLE", "TERM", "LAST", "COMMIT", "APPLIED", "BEHIND", "CLIENT")
+		for _, r := range v.Replicas {
+			behind := "-"
+			if r.BehindBytes >= 0 {
+				behind = fmt.Sprint(r.BehindBytes)
+			}
+			row(w, r.Replica, r.Node, r.Slot, yesNo(r.Voter), yesNo(r.Live), r.Role, r.Term, r.Last, r.Commit, r.Applied, behind, r.Client)
+		}
+		for _, n := range v.Notes {
+			fmt.Fprintf(w, "NOTE: %s\n", n)
+		}
+	})
+}
+
+func (t *tool) createBrokerGroup(ctx context.Context, c *cli.Context, cl *client.Client) error {
+	answers, members, err := parseMode(c.String("mode"))
+	if err != nil {
+		return usagef("--mode %s: %v", c.String("mode"), err)
+	}
+	nodes := splitList(c.String("on"))
+	if len(nodes) != members {
+		return usagef("--on %q: mode %s needs %s", c.String("on"), c.String("mode"), countOf(members, "node"))
+	}
+	if c.Int("min-isr") < 0 {
+		return usagef("--min-isr %d is negative", c.Int("min-isr"))
+	}
+	ctl, err := newControllers(ctx, c, cl)
+	if err != nil {
+		return err
+	}
+	defer ctl.Close()
+	_, err = ctl.CreateGroup(ctx, &pb.CreateGroupRequest{
+		Name: c.Args().First(), Answers: uint32(answers), Members: uint32(members), Nodes: nodes,
+		MinIsr: uint32(c.Int("min-isr")), SegmentSize: c.Int64("segment-size"),
+	})
+	if err != nil {
+		return err
+	}
+	g, err := ctl.WaitGroup(ctx, c.Args().First())
+	if err != nil {
+		return err
+	}
+	return t.showGroup(c, g)
+}

@@ -1,0 +1,322 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/ledgermq/ledgermq/client"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/message"
+)
+
+func (t *tool) adminTopic() *cli.Command {
+	return &cli.Command{
+		Name: "topic", Usage: "topics",
+		Subcommands: []*cli.Command{
+			{
+				Name: "create", Usage: "create or change a topic in every broker group", ArgsUsage: "NAME",
+				Flags: adminFlags(
+					&cli.IntFlag{Name: "queues", Value: 8, Usage: "queues in each broker group"},
+					&cli.StringFlag{Name: "perm", Value: "rw", Usage: "rw, r or w"},
+					&cli.BoolFlag{Name: "order", Usage: "mark it as a topic of ordered messages"},
+					&cli.StringFlag{Name: "groups", Usage: "only in these broker `GROUPS`"},
+				),
+				Action: t.admin(1, 1, "the topic's name", t.createTopic),
+			},
+			{
+				Name: "list", Usage: "list topics", ArgsUsage: " ",
+				Flags:  adminFlags(&cli.BoolFlag{Name: "all", Usage: "list system, retry and dead-letter topics too"}),
+				Action: t.admin(0, 0, "no argument", t.listTopics),
+			},
+			{
+				Name: "show", Usage: "show the queues of a topic and their offsets", ArgsUsage: "NAME", Flags: adminFlags(),
+				Action: t.admin(1, 1, "the topic's name", t.showTopic),
+			},
+			{
+				Name: "delete", Usage: "delete a topic and all its messages from every broker group", ArgsUsage: "NAME",
+				Flags: adminFlags(),
+				Action: t.admin(1, 1, "the topic's name", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
+					if _, err := cl.Route(ctx, c.Args().First()); err != nil {
+						return err
+					}
+					results, err := cl.DeleteTopic(ctx, c.Args().First())
+					return t.reportGroups(c, results, err)
+				}),
+			},
+		},
+	}
+}
+
+func (t *tool) createTopic(ctx context.Context, c *cli.Context, cl *client.Client) error {
+	name := c.Args().First()
+	if err := message.ValidTopic(name); err != nil {
+		return usagef("%v", err)
+	}
+	perm := map[string]int32{"rw": 6, "r": 4, "w": 2}[c.String("perm")]
+	switch {
+	case perm == 0:
+		return usagef("--perm %q: use rw, r or w", c.String("perm"))
+	case c.Int("queues") < 1 || c.Int("queues") > 1_000_000:
+		return usagef("--queues %d: use 1 to 1000000", c.Int("queues"))
+	}
+	results, err := cl.CreateTopic(ctx, client.TopicSpec{
+		Name: name, ReadQueues: int32(c.Int("queues")), Perm: perm, Order: c.Bool("order"), Groups: splitList(c.String("groups")),
+	})
+	return t.reportGroups(c, results, err)
+}
+
+func (t *tool) listTopics(ctx context.Context, c *cli.Context, cl *client.Client) error {
+	topics, err := cl.TopicList(ctx)
+	if err != nil {
+		return err
+	}
+	if !c.Bool("all") {
+		cluster, err := cl.Cluster(ctx)
+		if err != nil {
+			return err
+		}
+		topics = slices.DeleteFunc(topics, func(name string) bool {
+			return message.IsSystemTopic(name) || message.IsRetryTopic(name) || message.IsDLQTopic(name) ||
+				slices.ContainsFunc(cluster.Groups, func(g client.GroupInfo) bool { return g.Group == name || g.Cluster == name })
+		})
+	}
+	slices.Sort(topics)
+	if topics == nil {
+		topics = []string{}
+	}
+	return t.show(c, topics, func(w *tabwriter.Writer) {
+		row(w, "TOPIC")
+		for _, name := range topics {
+			row(w, name)
+		}
+	})
+}
+
+type queueView struct {
+	Group string `json:"group"`
+	Queue int32  `json:"queue"`
+	Min   int64  `json:"min"`
+	Max   int64  `json:"max"`
+}
+
+func (t *tool) showTopic(ctx context.Context, c *cli.Context, cl *client.Client) error {
+	queues, err := readableQueues(ctx, cl, c.Args().First())
+	if err != nil {
+		return err
+	}
+	views := make([]queueView, 0, len(queues))
+	var total int64
+	for _, q := range queues {
+		low, err1 := cl.MinOffset(ctx, q)
+		high, err2 := cl.MaxOffset(ctx, q)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		views = append(views, queueView{Group: q.Group, Queue: int32(q.Queue), Min: int64(low), Max: int64(high)})
+		total += int64(high - low)
+	}
+	return t.show(c, views, func(w *tabwriter.Writer) {
+		row(w, "GROUP", "QUEUE", "MIN", "MAX", "MESSAGES")
+		for _, v := range views {
+			row(w, v.Group, v.Queue, v.Min, v.Max, v.Max-v.Min)
+		}
+		row(w, "all", "", "", "", total)
+	})
+}
+
+func (t *tool) adminRoute() *cli.Command {
+	return &cli.Command{
+		Name: "route", Usage: "show where the queues of a topic are, as clients see it", ArgsUsage: "TOPIC", Flags: adminFlags(),
+		Action: t.admin(1, 1, "a topic", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
+			route, err := cl.Route(ctx, c.Args().First())
+			if err != nil {
+				return err
+			}
+			return t.show(c, route, func(w *tabwriter.Writer) {
+				row(w, "GROUP", "TERM", "READ", "WRITE", "PERM", "BROKER ID", "ADDRESS")
+				for _, g := range route.Groups {
+					for _, r := range g.Replicas {
+						row(w, g.Group, g.Term, g.ReadQueues, g.WriteQueues, g.Perm, int64(r.BrokerID), r.Addr)
+					}
+				}
+			})
+		}),
+	}
+}
+
+func (t *tool) adminConsumer() *cli.Command {
+	topic := func() cli.Flag { return &cli.StringFlag{Name: "topic", Usage: "the `TOPIC` that the group consumes"} }
+	return &cli.Command{
+		Name: "consumer", Usage: "consumer groups",
+		Subcommands: []*cli.Command{
+			{
+				Name: "create", Usage: "create or change a consumer group in every broker group", ArgsUsage: "NAME",
+				Flags: adminFlags(
+					&cli.IntFlag{Name: "retries", Value: 16, Usage: "repetitions before a message becomes a dead letter"},
+					&cli.BoolFlag{Name: "disabled", Usage: "refuse its pulls"},
+				),
+				Action: t.admin(1, 1, "the consumer group's name", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
+					if err := message.ValidGroup(c.Args().First()); err != nil {
+						return usagef("%v", err)
+					}
+					if c.Int("retries") < 1 {
+						return usagef("--retries %d: use 1 or more", c.Int("retries"))
+					}
+					results, err := cl.CreateGroup(ctx, client.GroupSpec{
+						Name: c.Args().First(), RetryMaxTimes: int32(c.Int("retries")), Disabled: c.Bool("disabled"),
+					})
+					return t.reportGroups(c, results, err)
+				}),
+			},
+			{
+				Name: "show", Usage: "show a consumer group's members, offsets and lag", ArgsUsage: "NAME", Flags: adminFlags(topic()),
+				Action: t.admin(1, 1, "the consumer group's name", t.showConsumer),
+			},
+			{
+				Name: "reset", Usage: "set where a consumer group goes on; stop its members first", ArgsUsage: "NAME",
+				Flags: adminFlags(topic(),
+					&cli.StringFlag{Name: "to", Usage: "first, last, an offset, or a time such as 2026-11-29T10:00:00Z"}),
+				Action: t.admin(1, 1, "the consumer group's name", t.resetConsumer),
+			},
+		},
+	}
+}
+
+type consumerView struct {
+	Group   string              `json:"group"`
+	Topic   string              `json:"topic"`
+	Members []string            `json:"members"`
+	Lag     int64               `json:"lag"`
+	Queues  []consumerQueueView `json:"queues"`
+}
+
+type consumerQueueView struct {
+	Group  string `json:"group"` // broker group
+	Queue  int32  `json:"queue"`
+	Offset int64  `json:"offset"` // next one that it will read; -1: none committed
+	Max    int64  `json:"max"`
+	Lag    int64  `json:"lag"`
+}
+
+// consumerQueues checks the arguments of consumer show and reset, and returns the queues of the topic.
+func consumerQueues(ctx context.Context, c *cli.Context, cl *client.Client) ([]client.QueueRef, error) {
+	if err := message.ValidGroup(c.Args().First()); err != nil {
+		return nil, usagef("%v", err)
+	}
+	if c.String("topic") == "" {
+		return nil, usagef("which topic? Give it with --topic")
+	}
+	return readableQueues(ctx, cl, c.String("topic"))
+}
+
+func (t *tool) showConsumer(ctx context.Context, c *cli.Context, cl *client.Client) error {
+	queues, err := consumerQueues(ctx, c, cl)
+	if err != nil {
+		return err
+	}
+	v := consumerView{Group: c.Args().First(), Topic: c.String("topic"), Members: []string{}}
+	members, err := cl.ConsumerMembers(ctx, v.Group)
+	if err != nil {
+		return err
+	}
+	v.Members = append(v.Members, members...)
+	for _, q := range queues {
+		low, err1 := cl.MinOffset(ctx, q)
+		high, err2 := cl.MaxOffset(ctx, q)
+		off, found, err3 := cl.CommittedOffset(ctx, v.Group, q)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return err
+		}
+		view := consumerQueueView{Group: q.Group, Queue: int32(q.Queue), Offset: -1, Max: int64(high), Lag: int64(high - low)}
+		if found {
+			view.Offset, view.Lag = int64(off), int64(high-max(off, low))
+		}
+		v.Lag += view.Lag
+		v.Queues = append(v.Queues, view)
+	}
+	return t.show(c, v, func(w *tabwriter.Writer) {
+		row(w, "GROUP", "QUEUE", "OFFSET", "MAX", "LAG")
+		for _, q := range v.Queues {
+			offset := "-"
+			if q.Offset >= 0 {
+				offset = strconv.FormatInt(q.Offset, 10)
+			}
+			row(w, q.Group, q.Queue, offset, q.Max, q.Lag)
+		}
+		row(w, "all", "", "", "", v.Lag)
+		fmt.Fprintf(w, "members: %s\n", firstNonEmpty(strings.Join(v.Members, ", "), "none"))
+	})
+}
+
+func (t *tool) resetConsumer(ctx context.Context, c *cli.Context, cl *client.Client) error {
+	queues, err := consumerQueues(ctx, c, cl)
+	if err != nil {
+		return err
+	}
+	target, err := parseResetTarget(c.String("to"))
+	if err != nil {
+		return err
+	}
+	type moved struct {
+		Group  string `json:"group"`
+		Queue  int32  `json:"queue"`
+		Offset int64  `json:"offset"`
+	}
+	list := make([]moved, 0, len(queues))
+	for _, q := range queues {
+		off, err := target(ctx, cl, q)
+		if err != nil {
+			return err
+		}
+		if err := cl.CommitOffset(ctx, c.Args().First(), q, off); err != nil {
+			return err
+		}
+		list = append(list, moved{Group: q.Group, Queue: int32(q.Queue), Offset: int64(off)})
+	}
+	return t.show(c, list, func(w *tabwriter.Writer) {
+		row(w, "GROUP", "QUEUE", "OFFSET")
+		for _, m := range list {
+			row(w, m.Group, m.Queue, m.Offset)
+		}
+	})
+}
+
+type resetTarget func(ctx context.Context, cl *client.Client, q client.QueueRef) (ids.QueueOffset, error)
+
+// parseResetTarget understands first, last, an offset and a time. An offset outside a queue becomes its nearest end.
+func parseResetTarget(text string) (resetTarget, error) {
+	switch text {
+	case "":
+		return nil, usagef("where to? Give --to first, last, an offset, or a time such as 2026-11-29T10:00:00Z")
+	case "first":
+		return func(ctx context.Context, cl *client.Client, q client.QueueRef) (ids.QueueOffset, error) {
+			return cl.MinOffset(ctx, q)
+		}, nil
+	case "last":
+		return func(ctx context.Context, cl *client.Client, q client.QueueRef) (ids.QueueOffset, error) {
+			return cl.MaxOffset(ctx, q)
+		}, nil
+	}
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n >= 0 {
+		return func(ctx context.Context, cl *client.Client, q client.QueueRef) (ids.QueueOffset, error) {
+			low, err1 := cl.MinOffset(ctx, q)
+			high, err2 := cl.MaxOffset(ctx, q)
+			return min(max(ids.QueueOffset(n), low), high), errors.Join(err1, err2)
+		}, nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return nil, usagef("--to %q: want first, last, an offset, or a time such as 2026-11-29T10:00:00Z", text)
+	}
+	return func(ctx context.Context, cl *client.Client, q client.QueueRef) (ids.QueueOffset, error) {
+		return cl.SearchOffset(ctx, q, at)
+	}, nil
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/ledgermq/ledgermq/client"
+	"github.com/ledgermq/ledgermq/controller"
+)
+
+// toolTimeout bounds one question of an admin command.
+const toolTimeout = 10 * time.Second
+
+func namesrvFlag() cli.Flag {
+	return &cli.StringFlag{Name: "namesrv", Value: "127.0.0.1:9876", Usage: "`HOST:PORT,…` of the name servers"}
+}
+
+// newClient makes a client of the name servers that the command names.
+func newClient(c *cli.Context, opts ...client.Option) (*client.Client, error) {
+	addrs, err := addressList("namesrv", c.String("namesrv"))
+	if err != nil {
+		return nil, err
+	}
+	if len(addrs) == 0 {
+		return nil, usagef("no name server: give its address with --namesrv HOST:PORT")
+	}
+	return client.New(addrs, opts...)
+}
+
+// newControllers finds the controllers through a name server.
+func newControllers(ctx context.Context, c *cli.Context, cl *client.Client) (*controller.Client, error) {
+	secret, err := readSecret(c.String("secret"), c.String("secret-file"))
+	if err != nil {
+		return nil, err
+	}
+	_, addrs, err := cl.Controllers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(addrs) == 0 {
+		return nil, errors.New("the name server knows no controller: start it with --controllers, or start a broker")
+	}
+	return controller.Dial(addrs, secret)
+}
+
+// explain adds the mend to errors that an operator meets first.
+func explain(c *cli.Context, err error) error {
+	switch {
+	case errors.Is(err, client.ErrNoNamesrv):
+		return fmt.Errorf("%w; does a name server run at %s? --namesrv names another", err, c.String("namesrv"))
+	case errors.Is(err, client.ErrTopicNotFound):
+		return fmt.Errorf("%w; `ledgermq admin topic create NAME` makes one", err)
+	}
+	return err
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/ledgermq/ledgermq/client"
+	"github.com/ledgermq/ledgermq/message"
+)
+
+func (t *tool) consumeCommand() *cli.Command {
+	return &cli.Command{
+		Name: "consume", Usage: "print the messages of a topic", ArgsUsage: "TOPIC",
+		Flags: withEnv(
+			namesrvFlag(),
+			&cli.StringFlag{Name: "group", Usage: "consume for this consumer `GROUP`: start where it is, and commit what was printed"},
+			&cli.StringFlag{Name: "from", Value: "first", Usage: "where a group without an offset, or no group, starts: first or last"},
+			&cli.StringFlag{Name: "tags", Value: "*", Usage: "only messages with these tags: `A || B`"},
+			&cli.IntFlag{Name: "count", Usage: "end after so many messages; 0: no limit"},
+			&cli.DurationFlag{Name: "idle", Usage: "end after so long without a message; 0: never"},
+			jsonFlag(),
+		),
+		Action: t.action(func(c *cli.Context) error {
+			if err := wantArgs(c, 1, 1, "a topic"); err != nil {
+				return err
+			}
+			if err := message.ValidTopic(c.Args().First()); err != nil {
+				return usagef("%v", err)
+			}
+			if group := c.String("group"); group != "" {
+				if err := message.ValidGroup(group); err != nil {
+					return usagef("--group: %v", err)
+				}
+			}
+			switch {
+			case c.String("from") != "first" && c.String("from") != "last":
+				return usagef("--from %q: use first or last", c.String("from"))
+			case c.Int("count") < 0:
+				return usagef("--count %d is negative", c.Int("count"))
+			case c.Duration("idle") < 0:
+				return usagef("--idle %v is negative", c.Duration("idle"))
+			}
+			return t.consume(c)
+		}),
+	}
+}
+
+// consume prints messages until the count, the idle time or the context ends it. With a group it commits what it has printed.
+func (t *tool) consume(c *cli.Context) error {
+	cl, err := newClient(c)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	group := c.String("group")
+	opts := []client.SubscribeOption{client.WithTags(c.String("tags"))}
+	if c.String("from") == "last" {
+		opts = append(opts, client.FromEnd())
+	}
+	begin, cancel := context.WithTimeout(c.Context, toolTimeout)
+	defer cancel()
+	consumer, err := cl.Subscribe(begin, firstNonEmpty(group, "TOOLS_CONSUMER"), c.Args().First(), opts...)
+	if err != nil {
+		return explain(c, err)
+	}
+	defer consumer.Close()
+	left := c.Int("count")
+	for {
+		messages, err := t.poll(c, consumer)
+		if err != nil || messages == nil {
+			return err
+		}
+		for _, m := range messages {
+			if err := t.printMessage(t.out, m, c.Bool("json")); err != nil {
+				return err
+			}
+			if left--; left == 0 {
+				return commitUpTo(c.Context, cl, group, m)
+			}
+		}
+		if group == "" {
+			continue
+		}
+		if err := commit(c.Context, consumer); err != nil {
+			return err
+		}
+	}
+}
+
+// poll returns nil without an error when it is time to end.
+func (t *tool) poll(c *cli.Context, consumer *client.Consumer) ([]client.Message, error) {
+	ctx, cancel := c.Context, context.CancelFunc(func() {})
+	if idle := c.Duration("idle"); idle > 0 {
+		ctx, cancel = context.WithTimeout(ctx, idle)
+	}
+	defer cancel()
+	messages, err := consumer.Poll(ctx)
+	switch {
+	case ctx.Err() != nil && len(messages) == 0:
+		return nil, nil // ended by the user, or idle
+	case err != nil:
+		return nil, explain(c, err)
+	}
+	return messages, nil
+}
+
+// commitUpTo commits what was printed when the count ends inside a batch.
+func commitUpTo(ctx context.Context, cl *client.Client, group string, last client.Message) error {
+	if group == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), toolTimeout)
+	defer cancel()
+	return cl.CommitOffset(ctx, group, client.QueueRef{Group: last.Group, Topic: last.Topic, Queue: last.Queue}, last.Offset+1)
+}
+
+func commit(ctx context.Context, consumer *client.Consumer) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), toolTimeout)
+	defer cancel()
+	return consumer.Commit(ctx)
+}
+
+// firstMessage sends a message and reads it back, to show that the cluster works.
+func (t *tool) firstMessage(ctx context.Context, plan devPlan) error {
+	const topic = "Hello"
+	cl, err := client.New(plan.namesrvs())
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	if _, err := cl.CreateTopic(ctx, client.TopicSpec{Name: topic, ReadQueues: 4}); err != nil {
+		return err
+	}
+	began := time.Now()
+	sent, err := cl.Producer().Send(ctx, client.Message{Topic: topic, Body: []byte("Hello from LedgerMQ")})
+	if err != nil {
+		return err
+	}
+	took := time.Since(began)
+	q := client.QueueRef{Group: sent.Group, Topic: topic, Queue: sent.Queue}
+	var got client.PullResult
+	err = waitReady(ctx, func() error {
+		var err error
+		if got, err = cl.Pull(ctx, q, sent.Offset, 1); err != nil {
+			return err
+		}
+		if len(got.Messages) == 0 {
+			return errors.New("it was answered OK and is not there")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(t.out, "A first message, sent in %v and consumed from %v@%d: %s\n",
+		took.Round(10*time.Microsecond), q, sent.Offset, got.Messages[0].Body)
+	return err
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+)
+
+func (t *tool) devStartCommand() *cli.Command {
+	return &cli.Command{
+		Name: "start", Usage: "start a member of a running `dev --processes` again", ArgsUsage: "ID",
+		Flags: withEnv(
+			&cli.StringFlag{Name: "data", Usage: "the cluster's `FOLDER`"},
+			&cli.DurationFlag{Name: "timeout", Value: time.Minute, Usage: "how long to wait until it serves"},
+			&cli.StringFlag{Name: "log-level", Value: "warn", Usage: "debug, info, warn or error"},
+		),
+		Action: t.action(func(c *cli.Context) error {
+			if err := wantArgs(c, 1, 1, "the ID of a member, such as n1"); err != nil {
+				return err
+			}
+			if c.String("data") == "" {
+				return usagef("no data folder: give the cluster's with --data")
+			}
+			dir, err := filepath.Abs(c.String("data"))
+			if err != nil {
+				return err
+			}
+			return t.devStart(c, dir, c.Args().First())
+		}),
+	}
+}
+
+// devStart starts one member, detached, with the flags that it had, and returns when it serves.
+func (t *tool) devStart(c *cli.Context, dir, id string) error {
+	plan, err := loadDevPlan(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is not the folder of a dev cluster; start one with `ledgermq dev --processes --data %s`", dir, dir)
+	}
+	if err != nil {
+		return err
+	}
+	if !isLocked(filepath.Join(dir, devLockName)) {
+		return fmt.Errorf("no dev cluster runs on %s; start it with `ledgermq dev --processes --data %s`", dir, dir)
+	}
+	var member *devMember
+	var known []string
+	for i, m := range plan.Members {
+		known = append(known, m.ID)
+		if m.ID == id {
+			member = &plan.Members[i]
+		}
+	}
+	if member == nil {
+		return usagef("no member %s in this cluster; there are %s", id, strings.Join(known, ", "))
+	}
+	ended := make(chan error, 1)
+	err = changeClusterFile(dir, func(f *clusterFile) (bool, error) {
+		entry := f.member(id)
+		if entry == nil {
+			return false, fmt.Errorf("cluster.json does not know %s", id)
+		}
+		if isAlive(entry.PID, dir) {
+			return false, fmt.Errorf("%s runs already (pid %d)", id, entry.PID)
+		}
+		cmd, err := startMember(plan, *member, dir, []string{"--log-level", c.String("log-level")}, true)
+		if err != nil {
+			return false, err
+		}
+		go func() { ended <- cmd.Wait() }() // ends with the member, or with this process
+		entry.PID, entry.Running = cmd.Process.Pid, true
+		return true, nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the cluster in %s does not serve yet: there is no cluster.json", dir)
+	}
+	if err != nil {
+		return err
+	}
+	return t.waitStarted(c.Context, *member, dir, c.Duration("timeout"), ended)
+}
+
+// noMasterPatience is how long a started broker may know no master before the wait ends all the same: with too few of its
+// group alive nothing that this member does can bring one.
+const noMasterPatience = 5 * time.Second
+
+func (t *tool) waitStarted(ctx context.Context, m devMember, dir string, limit time.Duration, ended <-chan error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %v", limit))
+	defer cancel()
+	var waiting time.Time
+	var over error
+	err := waitReady(ctx, func() error {
+		select {
+		case err := <-ended:
+			over = fmt.Errorf("%s ended: %v: %s", m.ID, err, lastLine(memberLog(dir, m.ID)))
+			cancel()
+		default:
+		}
+		if over != nil {
+			return over
+		}
+		err := askReady(m)
+		if err == nil || !strings.Contains(err.Error(), "no master known") {
+			waiting = time.Time{}
+			return err
+		}
+		if waiting.IsZero() {
+			waiting = time.Now()
+		}
+		if time.Since(waiting) < noMasterPatience {
+			return err
+		}
+		fmt.Fprintf(t.err, "%s runs, but %s\n", m.ID, oneLine(err))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s does not serve: %w", m.ID, err)
+	}
+	fmt.Fprintf(t.out, "%s serves\n", m.ID)
+	return nil
+}

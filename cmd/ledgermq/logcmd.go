@@ -1,0 +1,339 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/ledgermq/ledgermq/commitlog"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/message"
+)
+
+func (t *tool) logCommand() *cli.Command {
+	return &cli.Command{
+		Name: "log", Usage: "look into commit logs on disk",
+		Subcommands: []*cli.Command{
+			{
+				Name: "dump", Usage: "print the frames and records of one replica", ArgsUsage: "FOLDER",
+				Flags: withEnv(
+					&cli.StringFlag{Name: "group", Usage: "which `GROUP`, when the folder has replicas of several"},
+					&cli.Int64Flag{Name: "from", Usage: "first `INDEX`; default: the first one there is"},
+					&cli.Int64Flag{Name: "count", Usage: "number of frames; 0: all"},
+					&cli.BoolFlag{Name: "records", Usage: "print the records of each frame too"},
+					jsonFlag(),
+				),
+				Action: t.action(func(c *cli.Context) error {
+					if err := wantArgs(c, 1, 1, "one folder"); err != nil {
+						return err
+					}
+					return t.logDump(c)
+				}),
+			},
+			{
+				Name: "verify", Usage: "check every frame, and that replicas of a group are equal byte for byte", ArgsUsage: "FOLDER…",
+				Flags: withEnv(jsonFlag()),
+				Action: t.action(func(c *cli.Context) error {
+					if err := wantArgs(c, 1, -1, "at least one folder"); err != nil {
+						return err
+					}
+					return t.logVerify(c)
+				}),
+			},
+		},
+	}
+}
+
+// The record types that dump can name; the others are printed as numbers.
+var recordTypes = map[uint8]string{
+	1: "message", 2: "topic", 3: "topic-delete", 4: "group", 5: "group-delete", 6: "offsets", 7: "lock", 8: "unlock",
+	9: "cut-front", 10: "new-term",
+}
+
+type dumpedFrame struct {
+	Index   ids.Index          `json:"index"`
+	Term    string             `json:"term"`
+	Offset  ids.PhysicalOffset `json:"offset"`
+	Size    int                `json:"size"`
+	Time    int64              `json:"time"`
+	Chain   string             `json:"chain"`
+	Records int                `json:"records"`
+	Detail  []dumpedRecord     `json:"detail,omitempty"`
+}
+
+type dumpedRecord struct {
+	Type   string             `json:"type"`
+	Offset ids.PhysicalOffset `json:"offset"`
+	Size   int                `json:"size"`
+	Text   string             `json:"text,omitempty"`
+}
+
+func (t *tool) logDump(c *cli.Context) error {
+	found, err := findReplicas(c.Args().Slice())
+	if err != nil {
+		return err
+	}
+	var groups []string
+	var chosen []replicaFolder
+	for _, r := range found {
+		groups = append(groups, r.Node+"/"+r.Group)
+		if c.String("group") == "" || c.String("group") == r.Group {
+			chosen = append(chosen, r)
+		}
+	}
+	if len(chosen) != 1 {
+		return usagef("%s below %s: %s; name one node's folder, and with --group one group",
+			countOf(len(chosen), "such replica"), c.Args().First(), strings.Join(groups, ", "))
+	}
+	l, _, err := chosen[0].open()
+	if err != nil {
+		return err
+	}
+	defer l.Close(false)
+	from := max(ids.Index(c.Int64("from")), l.FirstIndex())
+	left := c.Int64("count")
+	enc := json.NewEncoder(t.out)
+	for f, err := range l.Frames(from) {
+		if err != nil {
+			return err
+		}
+		if c.Context.Err() != nil {
+			return c.Context.Err()
+		}
+		d := dumpedFrame{
+			Index: f.Index(), Term: f.Term().String(), Offset: f.Offset(), Size: f.Size(), Time: f.Time(),
+			Chain: fmt.Sprintf("%08x", f.Chain()), Records: f.RecordCount(),
+		}
+		if c.Bool("records") {
+			for r := range f.Records() {
+				d.Detail = append(d.Detail, dumpRecord(r))
+			}
+		}
+		if c.Bool("json") {
+			err = enc.Encode(d)
+		} else {
+			err = t.printFrame(d)
+		}
+		if err != nil {
+			return err
+		}
+		if left--; left == 0 {
+			break
+		}
+	}
+	return nil
+}
+
+func dumpRecord(r commitlog.Record) dumpedRecord {
+	d := dumpedRecord{Type: recordTypes[r.Type], Offset: r.Offset, Size: len(r.Body)}
+	if d.Type == "" {
+		d.Type = fmt.Sprint(r.Type)
+	}
+	const prefix = 24 // topic, queue, tag hash and queue offset stand before the record of RocketMQ
+	if r.Type == 1 && len(r.Body) > prefix {
+		if m, _, err := message.Decode(r.Body[prefix:]); err == nil {
+			key, _ := message.Property(m.Properties, message.KeyUniqueKey)
+			d.Text = fmt.Sprintf("%s/%d@%d %s %d bytes", m.Topic, m.QueueID, m.QueueOffset, key, len(m.Body))
+		} else {
+			d.Text = err.Error()
+		}
+	}
+	return d
+}
+
+func (t *tool) printFrame(d dumpedFrame) error {
+	_, err := fmt.Fprintf(t.out, "%d term %s offset %d size %d records %d chain %s\n", d.Index, d.Term, d.Offset, d.Size, d.Records, d.Chain)
+	for _, r := range d.Detail {
+		if err == nil {
+			_, err = fmt.Fprintf(t.out, "    %s offset %d size %d %s\n", r.Type, r.Offset, r.Size, r.Text)
+		}
+	}
+	return err
+}
+
+// verifiedGroup is the result for one group.
+type verifiedGroup struct {
+	Group    string            `json:"group"`
+	Replicas []verifiedReplica `json:"replicas"`
+	From     ids.Index         `json:"from"`   // highest common start
+	To       ids.Index         `json:"to"`     // lowest commit, inclusive
+	Frames   int               `json:"frames"` // compared
+	Bytes    int64             `json:"bytes"`  // compared
+	Equal    bool              `json:"equal"`
+	Fault    string            `json:"fault,omitempty"`
+}
+
+type verifiedReplica struct {
+	Node   string    `json:"node"`
+	Folder string    `json:"folder"`
+	First  ids.Index `json:"first"`
+	Last   ids.Index `json:"last"`
+	Commit ids.Index `json:"commit"`
+	Fault  string    `json:"fault,omitempty"`
+}
+
+func (t *tool) logVerify(c *cli.Context) error {
+	found, err := findReplicas(c.Args().Slice())
+	if err != nil {
+		return err
+	}
+	var results []verifiedGroup
+	faults := 0
+	for len(found) > 0 {
+		n := 1
+		for n < len(found) && found[n].Group == found[0].Group {
+			n++
+		}
+		g := verifyGroup(c.Context, found[:n])
+		found = found[n:]
+		results = append(results, g)
+		if g.Fault != "" {
+			faults++
+		}
+	}
+	if c.Bool("json") {
+		err = json.NewEncoder(t.out).Encode(results)
+	} else {
+		err = t.printVerified(results)
+	}
+	if err == nil && faults > 0 {
+		err = fmt.Errorf("%s of %s not clean", countOf(faults, "group"), countOf(len(results), "group"))
+	}
+	return err
+}
+
+func (t *tool) printVerified(results []verifiedGroup) error {
+	w := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "GROUP\tNODE\tFIRST\tLAST\tCOMMIT\tCOMPARED\tRESULT")
+	for _, g := range results {
+		for _, r := range g.Replicas {
+			result := "clean"
+			if r.Fault != "" {
+				result = r.Fault
+			}
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t\t%s\n", g.Group, r.Node, r.First, r.Last, r.Commit, result)
+		}
+		result := "equal"
+		if g.Fault != "" {
+			result = g.Fault
+		}
+		fmt.Fprintf(w, "%s\tall\t%d\t%d\t\t%d frames, %d bytes\t%s\n", g.Group, g.From, g.To, g.Frames, g.Bytes, result)
+	}
+	return w.Flush()
+}
+
+// verifyGroup checks every frame of each replica and compares them from the highest common start to the lowest commit. The
+// commit that a replica's folder names lags behind by at most what was written since it was last idle or checkpointed.
+func verifyGroup(ctx context.Context, replicas []replicaFolder) verifiedGroup {
+	g := verifiedGroup{Group: replicas[0].Group, Equal: true}
+	fail := func(format string, args ...any) {
+		g.Equal = false
+		if g.Fault == "" {
+			g.Fault = fmt.Sprintf(format, args...)
+		}
+	}
+	var logs []*commitlog.Log
+	for _, r := range replicas {
+		v := verifiedReplica{Node: r.Node, Folder: r.Dir}
+		l, owner, err := r.open()
+		if err != nil {
+			v.Fault = err.Error()
+			fail("%s: %v", r.Node, err)
+			g.Replicas = append(g.Replicas, v)
+			continue
+		}
+		defer l.Close(false)
+		v.First, v.Last, v.Commit = l.FirstIndex(), l.Tail().Index, min(owner.Commit, l.Tail().Index)
+		if len(logs) == 0 {
+			g.To = v.Commit
+		}
+		g.From, g.To = max(g.From, v.First), min(g.To, v.Commit)
+		logs = append(logs, l)
+		g.Replicas = append(g.Replicas, v)
+	}
+	if g.Fault != "" {
+		return g
+	}
+	if err := compare(ctx, logs, &g); err != nil {
+		fail("%v", err)
+	}
+	for i, l := range logs {
+		if err := checkRest(ctx, l, &g, i); err != nil {
+			g.Replicas[i].Fault = err.Error()
+			fail("%s: %v", g.Replicas[i].Node, err)
+		}
+	}
+	return g
+}
+
+// compare walks all logs in step.
+func compare(ctx context.Context, logs []*commitlog.Log, g *verifiedGroup) error {
+	if g.From > g.To {
+		return nil
+	}
+	type step struct {
+		next func() (commitlog.Frame, error, bool)
+		stop func()
+	}
+	steps := make([]step, len(logs))
+	for i, l := range logs {
+		steps[i].next, steps[i].stop = iter.Pull2(l.Frames(g.From))
+		defer steps[i].stop()
+	}
+	for index := g.From; index <= g.To; index++ {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var first commitlog.Frame
+		for i, s := range steps {
+			f, err, ok := s.next()
+			switch {
+			case err != nil:
+				return fmt.Errorf("%s: %w", g.Replicas[i].Node, err)
+			case !ok:
+				return fmt.Errorf("%s: the log ends before index %d", g.Replicas[i].Node, index)
+			case i == 0:
+				first = f
+			case !bytes.Equal(first, f):
+				return fmt.Errorf("index %d differs: %s has %s, %s has %s", index,
+					g.Replicas[0].Node, describe(first), g.Replicas[i].Node, describe(f))
+			}
+		}
+		g.Frames++
+		g.Bytes += int64(first.Size())
+	}
+	return nil
+}
+
+func describe(f commitlog.Frame) string {
+	return fmt.Sprintf("term %s offset %d size %d chain %08x", f.Term(), f.Offset(), f.Size(), f.Chain())
+}
+
+// checkRest reads the frames of one log that compare did not look at: before the common start and beyond the lowest commit.
+func checkRest(ctx context.Context, l *commitlog.Log, g *verifiedGroup, at int) error {
+	r := &g.Replicas[at]
+	for _, span := range [][2]ids.Index{{r.First, min(g.From-1, r.Last)}, {max(g.To+1, r.First), r.Last}} {
+		if span[0] > span[1] {
+			continue
+		}
+		for f, err := range l.Frames(span[0]) {
+			if err != nil {
+				return err
+			}
+			if ctx.Err() != nil {
+				return errors.Join(ctx.Err())
+			}
+			if f.Index() >= span[1] {
+				break
+			}
+		}
+	}
+	return nil
+}

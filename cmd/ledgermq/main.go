@@ -1,0 +1,68 @@
+// Command ledgermq is the whole of LedgerMQ in one binary: the roles of a cluster (broker, controller, namesrv, or any set of
+// them in one process), a development cluster (dev), and the tools of an operator (admin, produce, consume, log, bench).
+//
+// Flags, environment, the configuration file and the wiring between packages live here and nowhere else. Nothing in this
+// package is called by another one. Exit codes: 0 ok, 1 refused or failed, 2 usage.
+//
+// Where to read first: app.go lists the commands; settings.go tells where a value comes from; roles.go opens the parts of a
+// cluster; dev.go puts them together.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	go func() { // ends with the process; after the first signal the second one has its default effect: it ends us at once
+		<-ctx.Done()
+		stop()
+	}()
+	os.Exit(run(ctx, os.Args, streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
+}
+
+// streams are the three ends that a command may use. Results go to out, what is said about them to err.
+type streams struct {
+	in  io.Reader
+	out io.Writer
+	err io.Writer
+}
+
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// usageError is returned when a command line, an environment variable or the configuration file makes no sense.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// run runs one command line and returns the exit code. An error is told in one line on s.err.
+func run(ctx context.Context, args []string, s streams) int {
+	app := newApp(s, false)
+	err := app.RunContext(ctx, flagsFirst(app, args))
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintf(s.err, "ledgermq: %s\n", oneLine(err))
+	var usage *usageError
+	if errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func oneLine(err error) string {
+	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+}

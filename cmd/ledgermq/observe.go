@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rs/zerolog"
+)
+
+// observer serves /metrics, /healthz and /readyz of one process, and /debug/pprof when asked to. Healthy means: the process
+// answers. Ready means: every part that runs here serves its clients; otherwise the answer is 503 and says what is missing.
+type observer struct {
+	registry *prometheus.Registry
+	server   *http.Server
+	done     chan struct{}
+}
+
+// newObserver takes the listener over. It answers "starting" until the parts are set.
+func newObserver(l net.Listener, profiles bool, ready func() error, log zerolog.Logger) *observer {
+	o := &observer{registry: prometheus.NewRegistry(), done: make(chan struct{})}
+	o.registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "ledgermq_ready", Help: "1 when every part of this process serves its clients, else 0.",
+		}, func() float64 {
+			if ready() == nil {
+				return 1
+			}
+			return 0
+		}),
+	)
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(o.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := ready(); err != nil {
+			http.Error(w, "not ready: "+oneLine(err), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	if profiles {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
+	o.server = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	go func() { // ends with Close
+		defer close(o.done)
+		if err := o.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Error().Err(err).Msg("the HTTP listener ended")
+		}
+	}()
+	return o
+}
+
+func (o *observer) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	err := o.server.Shutdown(ctx)
+	if err != nil {
+		err = o.server.Close()
+	}
+	<-o.done
+	return err
+}

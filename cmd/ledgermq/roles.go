@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"github.com/ledgermq/ledgermq/broker"
+	"github.com/ledgermq/ledgermq/controller"
+	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/namesrv"
+)
+
+// part is one running piece of a cluster inside this process.
+type part struct {
+	name       string // for messages: "broker n1"
+	ready      func() error
+	close      func() error
+	failed     <-chan struct{} // closed when it cannot go on; nil: it never says so
+	err        func() error    // why, after failed is closed
+	collectors []prometheus.Collector
+}
+
+// namesrvConfig is what a name server needs to know.
+type namesrvConfig struct {
+	Listen      string
+	Controllers []string
+}
+
+func (f namesrvConfig) open(flag string, s security, log zerolog.Logger) (*part, error) {
+	l, err := listen(flag, f.Listen, s)
+	if err != nil {
+		return nil, err
+	}
+	o := namesrv.Options{Listener: l, Controllers: f.Controllers, Logger: log.With().Str("role", "namesrv").Logger()}
+	var controllers *controller.Client
+	if len(f.Controllers) > 0 {
+		if controllers, err = controller.Dial(f.Controllers, s.secret); err != nil {
+			l.Close()
+			return nil, err
+		}
+		o.Known = func(ctx context.Context) ([]string, error) {
+			groups, err := controllers.ListGroups(ctx)
+			if err != nil {
+				return nil, err
+			}
+			var names []string
+			for _, g := range groups {
+				if g.GetState() == pb.GroupState_GROUP_STATE_READY {
+					names = append(names, g.GetName())
+				}
+			}
+			return names, nil
+		}
+	}
+	srv, err := namesrv.New(o)
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	srv.Start()
+	return &part{
+		name: "name server",
+		ready: func() error {
+			if !srv.Ready() {
+				return errors.New("name server: not every group has registered yet")
+			}
+			return nil
+		},
+		close: func() error {
+			err := srv.Close()
+			if controllers != nil {
+				err = errors.Join(err, controllers.Close())
+			}
+			return err
+		},
+		collectors: []prometheus.Collector{newNamesrvCollector(srv)},
+	}, nil
+}
+
+// controllerConfig is what a controller needs to know.
+type controllerConfig struct {
+	ID    string
+	Dir   string
+	Peers map[string]string
+	Addr  string // to listen on
+}
+
+func (f controllerConfig) open(flag string, s security, log zerolog.Logger) (*part, error) {
+	l, err := listen(flag, f.Addr, s)
+	if err != nil {
+		return nil, err
+	}
+	srv, err := controller.Open(controller.Options{
+		Dir: f.Dir, ID: f.ID, Listener: l, Peers: f.Peers, Bootstrap: true, Secret: s.secret, Insecure: s.insecure,
+		Logger: log.With().Str("role", "controller").Logger(),
+	})
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	srv.Start()
+	self, err := controller.Dial([]string{l.Addr().String()}, s.secret)
+	if err != nil {
+		return nil, errors.Join(err, srv.Close())
+	}
+	return &part{
+		name: "controller " + f.ID,
+		ready: func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			answers, err := self.Status(ctx)
+			switch {
+			case err != nil:
+				return err
+			case answers[0].Err != nil:
+				return answers[0].Err
+			case answers[0].Status.GetFailure() != "":
+				return fmt.Errorf("controller %s: %s", f.ID, answers[0].Status.GetFailure())
+			case answers[0].Status.GetLeaderId() == "":
+				return fmt.Errorf("controller %s knows no leader", f.ID)
+			}
+			return nil
+		},
+		close: func() error { return errors.Join(self.Close(), srv.Close()) },
+	}, nil
+}
+
+// brokerConfig is what a broker node needs to know.
+type brokerConfig struct {
+	ID             string
+	Dir            string
+	ClusterName    string
+	Listen         string // HOST:FIRST-LAST, one port per replica
+	Advertise      string // HOST
+	PeerListen     string
+	PeerAdvertise  string
+	HTTP           string // told to the controller, for operators
+	Controllers    []string
+	Namesrv        []string
+	NoCreateTopic  bool
+	NoCreateGroup  bool
+	RetentionAge   time.Duration
+	RetentionBytes int64
+}
+
+func (f brokerConfig) open(prefix string, s security, log zerolog.Logger) (*part, error) {
+	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	clients, err := newClientPorts(prefix+"listen", f.Listen, f.Advertise, f.Dir, s)
+	if err != nil {
+		return nil, err
+	}
+	peers, err := listen(prefix+"peer-listen", f.PeerListen, s)
+	if err != nil {
+		return nil, err
+	}
+	advertise, err := advertised(prefix+"peer-advertise", f.PeerAdvertise, peers)
+	if err != nil {
+		peers.Close()
+		return nil, err
+	}
+	node, err := broker.OpenNode(broker.NodeOptions{
+		ID: ids.NodeID(f.ID), Dir: f.Dir, ClusterName: f.ClusterName,
+		Controllers: f.Controllers, Namesrv: f.Namesrv,
+		PeerListener: peers, PeerAdvertise: advertise, MetricsAdvertise: f.HTTP,
+		ClientListener: clients.Listen,
+		Secret:         s.secret, Insecure: s.insecure,
+		NoAutoCreateTopic: f.NoCreateTopic, NoAutoCreateGroup: f.NoCreateGroup,
+		RetentionAge: f.RetentionAge, RetentionBytes: f.RetentionBytes,
+		Logger: log.With().Str("role", "broker").Logger(),
+	})
+	if err != nil {
+		peers.Close()
+		return nil, err
+	}
+	node.Start()
+	return &part{
+		name: "broker " + f.ID, ready: node.Ready, close: node.Close,
+		failed: node.Failed(), err: node.Err,
+		collectors: collectorsOf(node),
+	}, nil
+}
+
+// collectorsOf returns v when it can be measured.
+func collectorsOf(v any) []prometheus.Collector {
+	if c, ok := v.(prometheus.Collector); ok {
+		return []prometheus.Collector{c}
+	}
+	return nil
+}
+
+// addressList splits a comma-separated list of HOST:PORT.
+func addressList(flag, text string) ([]string, error) {
+	var out []string
+	for _, a := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ';' || r == ' ' }) {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			return nil, usagef("--%s %q: %q is not HOST:PORT", flag, text, a)
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// memberList parses id=HOST:PORT pairs.
+func memberList(flag, text string) (map[string]string, error) {
+	out := make(map[string]string)
+	for _, pair := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }) {
+		id, addr, ok := strings.Cut(pair, "=")
+		if _, _, err := net.SplitHostPort(addr); !ok || id == "" || err != nil {
+			return nil, usagef("--%s %q: want ID=HOST:PORT, comma separated", flag, text)
+		}
+		if _, twice := out[id]; twice {
+			return nil, usagef("--%s %q: %s is named twice", flag, text, id)
+		}
+		out[id] = addr
+	}
+	return out, nil
+}
+
+// readSecret returns the cluster secret of --secret or --secret-file.
+func readSecret(value, file string) ([]byte, error) {
+	switch {
+	case value != "" && file != "":
+		return nil, usagef("--secret and --secret-file are both given; keep one")
+	case file == "":
+		return []byte(value), nil
+	}
+	data, err := os.ReadFile(filepath.Clean(file))
+	if err != nil {
+		return nil, fmt.Errorf("--secret-file: %w", err)
+	}
+	text := strings.TrimSpace(string(data))
+	if text == "" {
+		return nil, usagef("--secret-file %s is empty", file)
+	}
+	return []byte(text), nil
+}

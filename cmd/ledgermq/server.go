@@ -1,0 +1,370 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/urfave/cli/v2"
+
+	"github.com/ledgermq/ledgermq/internal/vfs"
+)
+
+// securityFlags are those of everything that listens or talks to our own processes.
+func securityFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "secret", Usage: "the cluster's `SECRET`; better put it into a file"},
+		&cli.StringFlag{Name: "secret-file", Usage: "`FILE` with the cluster's secret"},
+		&cli.BoolFlag{Name: "insecure", Usage: "listen beyond this machine although there is no secret"},
+	}
+}
+
+func securityOf(c *cli.Context) (security, error) {
+	secret, err := readSecret(c.String("secret"), c.String("secret-file"))
+	return security{secret: secret, insecure: c.Bool("insecure")}, err
+}
+
+func processFlags() []cli.Flag {
+	return slices.Concat([]cli.Flag{
+		&cli.StringFlag{Name: "http", Usage: "`HOST:PORT` of /metrics, /healthz and /readyz; empty: none"},
+		&cli.BoolFlag{Name: "pprof", Usage: "serve Go profiles below /debug/pprof on the --http address"},
+		// Set by dev: the process ends when nobody holds this file's lock any more, so that a killed dev leaves nothing behind.
+		&cli.StringFlag{Name: "while-locked", Hidden: true, Usage: "`FILE`"},
+	}, securityFlags(), logFlags())
+}
+
+// The flags of each role. In `server` each name gets the role as prefix: --broker-listen.
+
+func namesrvFlags(prefix string) []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: prefix + "listen", Value: "127.0.0.1:9876", Usage: "`HOST:PORT` for clients and brokers"},
+	}
+}
+
+func controllerFlags(prefix string) []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: prefix + "id", Value: "c1", Usage: "this member's `NAME`"},
+		&cli.StringFlag{Name: prefix + "listen", Value: "127.0.0.1:9878", Usage: "`HOST:PORT` for nodes, tools and the other members"},
+		&cli.StringFlag{Name: prefix + "advertise", Usage: "`HOST:PORT` that others dial; default: the listening address"},
+		&cli.StringFlag{Name: prefix + "peers", Usage: "all members as `ID=HOST:PORT,…`, 1, 3 or 5; default: this one alone"},
+	}
+}
+
+func brokerFlags(prefix string) []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: prefix + "id", Usage: "this node's `NAME`, bound to its data folder for ever"},
+		&cli.StringFlag{Name: prefix + "listen", Value: "127.0.0.1:10911-10942", Usage: "`HOST:FIRST-LAST` for clients, one port per replica"},
+		&cli.StringFlag{Name: prefix + "advertise", Usage: "`HOST` that clients dial; default: the listening one"},
+		&cli.StringFlag{Name: prefix + "peer-listen", Value: "127.0.0.1:10950", Usage: "`HOST:PORT` for replication"},
+		&cli.StringFlag{Name: prefix + "peer-advertise", Usage: "`HOST[:PORT]` that other nodes dial; default: the listening one"},
+		&cli.StringFlag{Name: prefix + "cluster-name", Value: "DefaultCluster", Usage: "RocketMQ's cluster `NAME`"},
+		&cli.StringFlag{Name: prefix + "flush", Value: "sync", Usage: "when a replica acknowledges: sync, after the disk has it"},
+		&cli.BoolFlag{Name: prefix + "auto-create-topic", Value: true, Usage: "a first send creates its topic"},
+		&cli.BoolFlag{Name: prefix + "auto-create-group", Value: true, Usage: "a first heartbeat creates its consumer group"},
+		&cli.DurationFlag{Name: prefix + "retention-age", Value: 72 * time.Hour, Usage: "how long messages are kept at least; negative: for ever"},
+		&cli.Int64Flag{Name: prefix + "retention-bytes", Usage: "size of a group's log above which old segments are given up, in `BYTES`; 0: no bound"},
+	}
+}
+
+func clusterFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "controllers", Usage: "`HOST:PORT,…` of the controllers"},
+		&cli.StringFlag{Name: "namesrv", Usage: "`HOST:PORT,…` of the name servers"},
+	}
+}
+
+func dataFlag() cli.Flag {
+	return &cli.StringFlag{Name: "data", Usage: "data `FOLDER`"}
+}
+
+func (t *tool) namesrvCommand() *cli.Command {
+	return t.roleCommand("namesrv", "run a name server", []string{"namesrv"},
+		namesrvFlags(""), []cli.Flag{&cli.StringFlag{Name: "controllers", Usage: "`HOST:PORT,…` of the controllers"}})
+}
+
+func (t *tool) controllerCommand() *cli.Command {
+	return t.roleCommand("controller", "run a controller", []string{"controller"}, controllerFlags(""), []cli.Flag{dataFlag()})
+}
+
+func (t *tool) brokerCommand() *cli.Command {
+	return t.roleCommand("broker", "run a broker node", []string{"broker"}, brokerFlags(""), clusterFlags(), []cli.Flag{dataFlag()})
+}
+
+// roleCommand is a command that runs one role with unprefixed flags.
+func (t *tool) roleCommand(name, usage string, roles []string, flags ...[]cli.Flag) *cli.Command {
+	return &cli.Command{
+		Name: name, Usage: usage, Flags: withEnv(slices.Concat(append(flags, processFlags())...)...),
+		Action: t.action(func(c *cli.Context) error {
+			if err := wantArgs(c, 0, 0, "no argument"); err != nil {
+				return err
+			}
+			return t.runRoles(c, roles, func(string) string { return "" })
+		}),
+	}
+}
+
+func (t *tool) serverCommand() *cli.Command {
+	flags := slices.Concat(
+		[]cli.Flag{&cli.StringFlag{Name: "roles", Value: "namesrv,controller,broker", Usage: "what to run: namesrv, controller, broker"}},
+		namesrvFlags("namesrv-"), controllerFlags("controller-"), brokerFlags("broker-"), clusterFlags(), []cli.Flag{dataFlag()}, processFlags())
+	return &cli.Command{
+		Name: "server", Usage: "run any set of roles in one process", Flags: withEnv(flags...),
+		Action: t.action(func(c *cli.Context) error {
+			if err := wantArgs(c, 0, 0, "no argument"); err != nil {
+				return err
+			}
+			var roles []string
+			for _, r := range strings.Split(c.String("roles"), ",") {
+				r = strings.TrimSpace(r)
+				if !slices.Contains([]string{"namesrv", "controller", "broker"}, r) {
+					return usagef("--roles %s: %q is not a role; use namesrv, controller and broker", c.String("roles"), r)
+				}
+				if slices.Contains(roles, r) {
+					return usagef("--roles %s: %s is named twice", c.String("roles"), r)
+				}
+				roles = append(roles, r)
+			}
+			return t.runRoles(c, roles, func(role string) string { return role + "-" })
+		}),
+	}
+}
+
+// runRoles opens the roles, serves until the context ends or the lock of --while-locked is free, and closes in reverse order.
+func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string) string) error {
+	log, err := t.logger(c)
+	if err != nil {
+		return err
+	}
+	s, err := securityOf(c)
+	if err != nil {
+		return err
+	}
+	controllers, err := addressList("controllers", c.String("controllers"))
+	if err != nil {
+		return err
+	}
+	namesrvs, err := addressList("namesrv", c.String("namesrv"))
+	if err != nil {
+		return err
+	}
+	shared := len(roles) > 1
+	data := c.String("data")
+	if data == "" && (slices.Contains(roles, "controller") || slices.Contains(roles, "broker")) {
+		return usagef("no data folder: give one with --data")
+	}
+	folder := func(role string) string {
+		if shared {
+			return filepath.Join(data, role)
+		}
+		return data
+	}
+	// In one process the roles know each other without being told.
+	if shared && len(controllers) == 0 && slices.Contains(roles, "controller") {
+		controllers = []string{firstNonEmpty(c.String("controller-advertise"), c.String("controller-listen"))}
+	}
+	if shared && len(namesrvs) == 0 && slices.Contains(roles, "namesrv") {
+		namesrvs = []string{c.String("namesrv-listen")}
+	}
+
+	p := newProcess(log)
+	defer p.close()
+	if err := p.observe(c.String("http"), c.Bool("pprof"), s); err != nil {
+		return err
+	}
+	for _, role := range []string{"controller", "namesrv", "broker"} { // each may need those before it
+		if !slices.Contains(roles, role) {
+			continue
+		}
+		pre := prefix(role)
+		var opened *part
+		switch role {
+		case "controller":
+			f := controllerConfig{ID: c.String(pre + "id"), Dir: folder(role), Addr: c.String(pre + "listen")}
+			if f.Peers, err = memberList(pre+"peers", c.String(pre+"peers")); err != nil {
+				return err
+			}
+			if len(f.Peers) == 0 {
+				f.Peers = map[string]string{f.ID: firstNonEmpty(c.String(pre+"advertise"), f.Addr)}
+			}
+			opened, err = f.open(pre+"listen", s, log)
+		case "namesrv":
+			opened, err = namesrvConfig{Listen: c.String(pre + "listen"), Controllers: controllers}.open(pre+"listen", s, log)
+		case "broker":
+			f := brokerConfig{
+				ID: c.String(pre + "id"), Dir: folder(role), ClusterName: c.String(pre + "cluster-name"),
+				Listen: c.String(pre + "listen"), Advertise: c.String(pre + "advertise"),
+				PeerListen: c.String(pre + "peer-listen"), PeerAdvertise: c.String(pre + "peer-advertise"), HTTP: c.String("http"),
+				Controllers: controllers, Namesrv: namesrvs,
+				NoCreateTopic: !c.Bool(pre + "auto-create-topic"), NoCreateGroup: !c.Bool(pre + "auto-create-group"),
+				RetentionAge: c.Duration(pre + "retention-age"), RetentionBytes: c.Int64(pre + "retention-bytes"),
+			}
+			if err := checkBroker(pre, f, c.String(pre+"flush")); err != nil {
+				return err
+			}
+			opened, err = f.open(pre, s, log)
+		}
+		if err != nil {
+			return err
+		}
+		p.add(opened)
+	}
+	log.Info().Strs("roles", roles).Int("pid", os.Getpid()).Msg("serving")
+	return errors.Join(p.wait(c.Context, c.String("while-locked")), p.close())
+}
+
+func checkBroker(prefix string, f brokerConfig, flush string) error {
+	if f.ID == "" {
+		return usagef("no node id: give one with --%sid, for instance n1", prefix)
+	}
+	if len(f.Controllers) == 0 {
+		return usagef("no controller: give its address with --controllers HOST:PORT")
+	}
+	if len(f.Namesrv) == 0 {
+		return usagef("no name server: give its address with --namesrv HOST:PORT")
+	}
+	return checkFlush(prefix+"flush", flush)
+}
+
+func checkFlush(flag, value string) error {
+	switch value {
+	case "sync":
+		return nil
+	case "async":
+		return usagef("--%s async is not there yet: a replica that may lose its tail needs a way to give up its identity; use sync", flag)
+	}
+	return usagef("--%s %q: use sync", flag, value)
+}
+
+func firstNonEmpty(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// process is what runs inside this process: its parts and, if asked for, the HTTP listener.
+type process struct {
+	log      zerolog.Logger
+	parts    []*part
+	observer *observer
+	serving  atomic.Pointer[[]*part] // what ready looks at; nil while opening
+	closed   bool
+}
+
+func newProcess(log zerolog.Logger) *process { return &process{log: log} }
+
+func (p *process) observe(addr string, profiles bool, s security) error {
+	if addr == "" {
+		return nil
+	}
+	l, err := listen("http", addr, s)
+	if err != nil {
+		return err
+	}
+	p.observer = newObserver(l, profiles, p.ready, p.log)
+	return nil
+}
+
+func (p *process) add(opened *part) {
+	p.parts = append(p.parts, opened)
+	if p.observer != nil {
+		for _, c := range opened.collectors {
+			p.observer.registry.MustRegister(c)
+		}
+	}
+}
+
+// ready says what is missing until every part serves.
+func (p *process) ready() error {
+	parts := p.serving.Load()
+	if parts == nil {
+		return errors.New("starting")
+	}
+	var missing []error
+	for _, part := range *parts {
+		if err := part.ready(); err != nil {
+			missing = append(missing, err)
+		}
+	}
+	return errors.Join(missing...)
+}
+
+// wait marks the process as serving. It returns when ctx ends, when nobody holds the lock of file any more, or when a part
+// cannot go on, which is an error.
+func (p *process) wait(ctx context.Context, file string) error {
+	p.serving.Store(&p.parts)
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	failed := make(chan *part)
+	ended := make(chan struct{})
+	defer close(ended)
+	for _, part := range p.parts {
+		if part.failed == nil {
+			continue
+		}
+		go func() { // ends with this function
+			select {
+			case <-part.failed:
+				select {
+				case failed <- part:
+				case <-ended:
+				}
+			case <-ended:
+			}
+		}()
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case part := <-failed:
+			return fmt.Errorf("%s: %w", part.name, part.err())
+		case <-ticker.C:
+			if file != "" && !isLocked(file) {
+				p.log.Info().Str("file", file).Msg("the dev process that started this one has ended")
+				return nil
+			}
+		}
+	}
+}
+
+// isLocked tells whether a process holds the lock of file. Without the file, or its folder, nobody does.
+func isLocked(file string) bool {
+	if _, err := os.Stat(file); err != nil {
+		return false
+	}
+	lock, err := vfs.OS.Lock(file)
+	if err != nil {
+		return errors.Is(err, vfs.ErrLocked)
+	}
+	lock.Close()
+	return false
+}
+
+// close stops the parts in reverse order, then the listener. The second call does nothing.
+func (p *process) close() error {
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	p.serving.Store(nil)
+	var failed []error
+	for _, part := range slices.Backward(p.parts) {
+		if err := part.close(); err != nil {
+			failed = append(failed, fmt.Errorf("stopping the %s: %w", part.name, err))
+		}
+	}
+	if p.observer != nil {
+		failed = append(failed, p.observer.Close())
+	}
+	return errors.Join(failed...)
+}
