@@ -3,6 +3,7 @@ package remoting
 import (
 	"fmt"
 	"iter"
+	"math"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -194,11 +195,35 @@ func (c *Command) integer(key string, bits int) (int64, bool, error) {
 	if !ok {
 		return 0, false, nil
 	}
-	v, err := strconv.ParseInt(s, 10, bits)
-	if err != nil {
-		return 0, true, &FieldError{Field: strings.Clone(key), Value: strings.Clone(s), Reason: fmt.Sprintf("is no integer of %d bits", bits)}
+	v, ok := parseInt(s, bits)
+	if !ok {
+		return 0, true, &FieldError{Field: key, Value: strings.Clone(s), Reason: fmt.Sprintf("is no integer of %d bits", bits)}
 	}
 	return v, true, nil
+}
+
+// parseInt reads a decimal integer of so many bits, with an optional sign.
+func parseInt[T string | []byte](s T, bits int) (int64, bool) {
+	i, negative := 0, false
+	if len(s) > 0 && (s[0] == '-' || s[0] == '+') {
+		i, negative = 1, s[0] == '-'
+	}
+	if i == len(s) {
+		return 0, false
+	}
+	var v uint64
+	for ; i < len(s); i++ {
+		d := uint64(s[i] - '0')
+		if d > 9 || v > math.MaxInt64/10 {
+			return 0, false
+		}
+		v = 10*v + d // at most 1<<63 + 9: no overflow
+	}
+	limit := uint64(1)<<(bits-1) - 1
+	if negative {
+		return -int64(v), v <= limit+1
+	}
+	return int64(v), v <= limit
 }
 
 // Int64 returns an integer field, false when it is absent, and a *FieldError when it is no decimal integer of 64 bits.

@@ -1,9 +1,12 @@
 package remoting
 
 import (
+	"encoding/binary"
+	"math/bits"
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
+	"unsafe"
 )
 
 // maxDepth bounds how deep values of unknown keys may nest.
@@ -29,6 +32,13 @@ func (s *scanner) fail(reason string) {
 
 // next skips white space and returns the byte there without taking it, 0 at the end.
 func (s *scanner) next() byte {
+	if s.at < len(s.b) && s.b[s.at] > ' ' {
+		return s.b[s.at]
+	}
+	return s.blank()
+}
+
+func (s *scanner) blank() byte {
 	for s.at < len(s.b) {
 		switch c := s.b[s.at]; c {
 		case ' ', '\t', '\n', '\r':
@@ -73,40 +83,53 @@ func (s *scanner) str() []byte {
 		return nil
 	}
 	start := s.at + 1
-	b := s.b
-	for i := start; i < len(b); i++ {
-		switch b[i] {
-		case '"':
-			s.at = i + 1
-			return b[start:i:i]
-		case '\\':
-			return s.unescape(start, i)
+	end := special(s.b, start)
+	switch {
+	case end == len(s.b):
+		s.fail("a string has no end")
+		return nil
+	case s.b[end] == '\\':
+		return s.unescape(start, end)
+	}
+	s.at = end + 1
+	return s.b[start:end:end]
+}
+
+// special returns the place of the first quote or backslash at or after i, len(b) when there is none. It looks at eight
+// bytes at a time; most strings of a header end in the first eight.
+func special(b []byte, i int) int {
+	for ; i+8 <= len(b); i += 8 {
+		x := binary.LittleEndian.Uint64(b[i:])
+		if m := zeroBytes(x^each*'"') | zeroBytes(x^each*'\\'); m != 0 {
+			return i + bits.TrailingZeros64(m)/8
 		}
 	}
-	s.fail("a string has no end")
-	return nil
+	for ; i < len(b); i++ {
+		if b[i] == '"' || b[i] == '\\' {
+			return i
+		}
+	}
+	return i
 }
+
+const each = 0x0101010101010101
+
+// zeroBytes sets the top bit of the lowest zero byte of x, and of none below it; bits above it mean nothing.
+func zeroBytes(x uint64) uint64 { return (x - each) &^ x & (each << 7) }
 
 // unescape goes on with a string that began at start, at its first backslash.
 func (s *scanner) unescape(start, at int) []byte {
 	b := s.b
 	w := at
 	for i := at; i < len(b); {
-		c := b[i]
-		switch {
-		case c == '"':
+		if b[i] == '"' {
 			s.at = i + 1
 			return b[start:w:w]
-		case c != '\\':
-			b[w] = c
-			w++
-			i++
-			continue
 		}
-		if i+1 >= len(b) {
+		i += 2 // b[i] is a backslash
+		if i > len(b) {
 			break
 		}
-		i += 2
 		switch e := b[i-1]; e {
 		case '"', '\\', '/':
 			b[w] = e
@@ -131,12 +154,19 @@ func (s *scanner) unescape(start, at int) []byte {
 				r, i = surrogate(b, r, i)
 			}
 			// At most 3 bytes for 6 of text, 4 for 12: never past i.
-			w += utf8.EncodeRune(b[w:w+4:w+4], r) - 1
+			if r < utf8.RuneSelf {
+				b[w] = byte(r)
+			} else {
+				w += utf8.EncodeRune(b[w:w+4:w+4], r) - 1
+			}
 		default:
 			s.fail("a bad escape")
 			return nil
 		}
 		w++
+		end := special(b, i)
+		w += copy(b[w:], b[i:end])
+		i = end
 	}
 	s.fail("a string has no end")
 	return nil
@@ -237,8 +267,8 @@ func (s *scanner) int32() int32 {
 	if !ok {
 		return 0
 	}
-	v, err := strconv.ParseInt(alias(t), 10, 32)
-	if err != nil {
+	v, ok := parseInt(t, 32)
+	if !ok {
 		s.fail("no integer of 32 bits where one must be")
 	}
 	return int32(v)
@@ -300,7 +330,7 @@ func (c *Command) decodeJSON(h []byte) (fault string) {
 			s.skip(0)
 		}
 	}
-	if s.fault == "" && s.next() != 0 || s.fault == "" && s.at < len(h) {
+	if s.next(); s.at < len(h) {
 		s.fail("something follows the object")
 	}
 	return s.fault
@@ -308,14 +338,20 @@ func (c *Command) decodeJSON(h []byte) (fault string) {
 
 func (c *Command) decodeFields(s *scanner) {
 	if s.next() != '{' {
-		if t, ok := s.scalar(); ok {
-			_ = t
+		if string(s.token()) != "null" {
 			s.fail("extFields is no object")
 		}
 		return
 	}
 	s.at++
-	for first := true; s.more(first, '}'); first = false {
+	for first := true; ; first = false {
+		before := s.at
+		if c.plainFields(s, first) {
+			return
+		}
+		if !s.more(first && s.at == before, '}') {
+			return
+		}
 		key := s.str()
 		s.expect(':')
 		value, ok := s.scalar()
@@ -328,6 +364,46 @@ func (c *Command) decodeFields(s *scanner) {
 		}
 		c.fields = append(c.fields, field{alias(key), alias(value)})
 	}
+}
+
+// plainFields takes members as the clients write them, "key":"value" without white space and escapes, up to the end of
+// the object: true. At another member it stops before it, in front of its comma: false. Most of a header is this, and one
+// loop without calls takes half the time of the general walk.
+func (c *Command) plainFields(s *scanner, first bool) bool {
+	b, i := s.b, s.at
+	for ; ; first = false {
+		k := i
+		if !first {
+			if k >= len(b) || b[k] != ',' {
+				break
+			}
+			k++
+		}
+		if k >= len(b) || b[k] != '"' {
+			break
+		}
+		k++
+		end := k
+		for end < len(b) && b[end] != '"' && b[end] != '\\' {
+			end++
+		}
+		if end+3 > len(b) || b[end] != '"' || b[end+1] != ':' || b[end+2] != '"' {
+			break
+		}
+		v := end + 3
+		stop := special(b, v)
+		if stop == len(b) || b[stop] != '"' || len(c.fields) == MaxFields {
+			break
+		}
+		c.fields = append(c.fields, field{alias(b[k:end]), alias(b[v:stop])})
+		i = stop + 1
+		if i < len(b) && b[i] == '}' {
+			s.at = i + 1
+			return true
+		}
+	}
+	s.at = i
+	return false
 }
 
 // appendJSON appends the header with its keys in the order of their names, as RocketMQ writes them.
@@ -364,15 +440,13 @@ func (c *Command) appendJSON(dst []byte, e envelope) []byte {
 // appendString appends s in quotes. Bytes that are no UTF-8 go as they are: what came in goes out.
 func appendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
-	from := 0
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if c >= 0x20 && c != '"' && c != '\\' {
-			continue
+	for {
+		n := plain(s)
+		dst = append(dst, s[:n]...)
+		if n == len(s) {
+			return append(dst, '"')
 		}
-		dst = append(dst, s[from:i]...)
-		from = i + 1
-		switch c {
+		switch c := s[n]; c {
 		case '"', '\\':
 			dst = append(dst, '\\', c)
 		case '\n':
@@ -385,7 +459,24 @@ func appendString(dst []byte, s string) []byte {
 			const digits = "0123456789abcdef"
 			dst = append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
 		}
+		s = s[n+1:]
 	}
-	dst = append(dst, s[from:]...)
-	return append(dst, '"')
+}
+
+// plain returns how many bytes at the start of s need no escape.
+func plain(s string) int {
+	b := unsafe.Slice(unsafe.StringData(s), len(s))
+	i := 0
+	for ; i+8 <= len(b); i += 8 {
+		x := binary.LittleEndian.Uint64(b[i:])
+		if m := zeroBytes(x^each*'"') | zeroBytes(x^each*'\\') | (x-each*0x20)&^x&(each<<7); m != 0 {
+			return i + bits.TrailingZeros64(m)/8
+		}
+	}
+	for ; i < len(b); i++ {
+		if c := b[i]; c < 0x20 || c == '"' || c == '\\' {
+			break
+		}
+	}
+	return i
 }
