@@ -9,8 +9,8 @@
 //
 // It is pure: no clock, disk (but for snapshot.go), goroutine or randomness. The same records give the same state, and the
 // same bytes of Snapshot and Hash, on every replica. Time is the greatest frame time applied so far. A record of an unknown
-// type or version, one that does not parse and a message that is not the next of its queue are errors: the replica stops
-// and the state is as it was before that record, but for the log time.
+// type or version, one that does not parse and a message that is not the next of its queue are errors: the replica stops,
+// and the state is as it was before that record.
 //
 // Apply and Clone are called from one goroutine, between them in the order of the log; everything else from any goroutine.
 // A read holds a lock for the time of a map look-up. What is returned is shared and must not be changed.
@@ -139,23 +139,24 @@ func (s *State) applyMessage(frameTime int64, r commitlog.Record) (Effect, error
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q, known := s.queues.get(p.Key)
+	var topic *topicState
 	if !known {
-		t, ok := s.byID.get(p.Key.Topic)
-		if !ok {
+		// Only a living topic has a queue: it need not be looked up for one that is known.
+		if topic, known = s.byID.get(p.Key.Topic); !known {
 			s.advance(frameTime)
 			e.Kind = EffectDropped
 			return e, nil
-		}
-		if p.Key.Queue >= t.high {
-			wider := *t
-			wider.high = p.Key.Queue + 1
-			defer s.setTopic(&wider)
 		}
 	}
 	if p.QueueOffset != q.next {
 		return Effect{}, &DensityError{Key: p.Key, Want: q.next, Have: p.QueueOffset, Offset: r.Offset}
 	}
 	s.advance(frameTime)
+	if topic != nil && p.Key.Queue >= topic.high {
+		wider := *topic
+		wider.high = p.Key.Queue + 1
+		s.setTopic(&wider)
+	}
 	q.next++
 	s.queues.put(s.own, p.Key, q)
 	return e, nil

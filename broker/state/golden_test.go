@@ -1,0 +1,235 @@
+package state
+
+import (
+	"bytes"
+	"encoding/hex"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/ledgermq/ledgermq/index"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/internal/vfs"
+)
+
+// golden returns the bytes of a golden file and checks that a page of the documentation shows each of its lines: up to 16
+// bytes in hexadecimal, from column 50 on what they mean.
+func golden(tb testing.TB, name, page string) []byte {
+	tb.Helper()
+	text, err := os.ReadFile("testdata/" + name + ".hex")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	shown, err := os.ReadFile("../../docs/format/" + page)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if !bytes.Contains(shown, text) {
+		tb.Errorf("docs/format/%s does not show testdata/%s.hex as it is", page, name)
+	}
+	var all []byte
+	for line := range strings.Lines(string(text)) {
+		b, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(line[:min(len(line), 48)]), " ", ""))
+		if err != nil {
+			tb.Fatalf("%s: %q: %v", name, line, err)
+		}
+		all = append(all, b...)
+	}
+	return all
+}
+
+func goldenTopic() Topic {
+	return Topic{Name: "orders", ReadQueues: 8, WriteQueues: 4, Perm: 6, Order: true, Attributes: map[string]string{"type": "FIFO"}}
+}
+
+func goldenGroup() SubscriptionGroup {
+	g := DefaultGroup("billing")
+	g.RetryPolicy = RetryPolicy{Kind: RetryCustomized, Next: []int64{1000, 5000}}
+	g.Subscriptions = []Subscription{{Topic: "orders", Expression: "*", ExpressionType: "TAG", Version: 7}}
+	return g
+}
+
+func goldenCommands() map[string]struct {
+	recordType uint8
+	body       []byte
+	command    any
+} {
+	t3 := func(q ids.QueueID) index.Key { return index.Key{Topic: 3, Queue: q} }
+	offsets := []ConsumerOffset{{"billing", 3, 0, 17}, {"billing", 3, 1, 40}, {"audit", 3, 0, 0}}
+	mins := []QueueMin{{t3(1), 12}}
+	lock := lockCommand{group: "billing", client: "10.0.0.9@71", keys: []index.Key{t3(0), t3(1)}}
+	return map[string]struct {
+		recordType uint8
+		body       []byte
+		command    any
+	}{
+		"topic-put":    {RecordTopicPut, AppendTopicPut(nil, Create, goldenTopic()), topicPut{Create, goldenTopic()}},
+		"topic-delete": {RecordTopicDelete, AppendTopicDelete(nil, "orders"), topicDelete{"orders"}},
+		"group-put":    {RecordGroupPut, AppendGroupPut(nil, Put, goldenGroup()), groupPut{Put, goldenGroup()}},
+		"group-delete": {RecordGroupDelete, AppendGroupDelete(nil, "billing", true), groupDelete{"billing", true}},
+		"offsets":      {RecordOffsets, AppendOffsets(nil, offsets), offsetsCommand{offsets}},
+		"lock":         {RecordLock, AppendLock(nil, lock.group, lock.client, lock.keys), lock},
+		"cut-front":    {RecordCutFront, AppendCutFront(nil, 1<<30, mins), cutFront{1 << 30, mins}},
+	}
+}
+
+// TestGoldenCommands compares what is encoded, and what is decoded, with bytes that were written down by other means.
+func TestGoldenCommands(t *testing.T) {
+	t.Parallel()
+	for name, c := range goldenCommands() {
+		want := golden(t, name, "commands.md")
+		if !bytes.Equal(c.body, want) {
+			t.Errorf("%s:\n got %x\nwant %x", name, c.body, want)
+		}
+		got, err := decodeCommand(c.recordType, want)
+		if err != nil || !reflect.DeepEqual(got, c.command) {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	prefix := MessagePrefix{Key: index.Key{Topic: 3, Queue: 1}, TagsCode: -1, QueueOffset: 42}
+	b := make([]byte, MessagePrefixSize)
+	prefix.Put(b)
+	if want := golden(t, "message-prefix", "commands.md"); !bytes.Equal(b, want) {
+		t.Errorf("prefix: got %x, want %x", b, want)
+	}
+	if got, err := ParseMessagePrefix(b); err != nil || got != prefix {
+		t.Errorf("prefix: %+v, %v", got, err)
+	}
+}
+
+// TestGoldenSnapshot builds the state that the page shows, writes its file and reads it.
+func TestGoldenSnapshot(t *testing.T) {
+	t.Parallel()
+	want := golden(t, "snapshot", "snapshot.md")
+	s := New()
+	k := index.Key{Topic: 1, Queue: 1}
+	apply(t, s, 1000, RecordTopicPut, AppendTopicPut(nil, Put, goldenTopic()))
+	apply(t, s, 2000, RecordGroupPut, AppendGroupPut(nil, Put, goldenGroup()))
+	apply(t, s, 3000, RecordMessage, message(k, 0, 0, 100))
+	apply(t, s, 3000, RecordMessage, message(k, 1, 0, 100))
+	apply(t, s, 4000, RecordOffsets, AppendOffsets(nil, []ConsumerOffset{{"billing", 1, 1, 2}}))
+	apply(t, s, 4000, RecordCutFront, AppendCutFront(nil, 1<<30, []QueueMin{{k, 1}}))
+	if _, err := s.Apply(5000, ids.MakeTerm(1, 2), record(RecordLeaseExtension, 8, nil)); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, s, 5000, RecordLock, AppendLock(nil, "billing", "c1", []index.Key{k}))
+
+	var group ids.GroupID
+	for i := range group {
+		group[i] = 0x91
+	}
+	fs := vfs.NewMem()
+	m := SnapshotMeta{Group: group, Index: 9, Term: ids.MakeTerm(1, 2), Offset: 1<<30 + 8192, Chain: 0x01020304}
+	m, err := WriteSnapshot(fs, snapshotDir, m, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := vfs.ReadFile(fs, snapshotName(snapshotDir, 9))
+	if err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("%v\n got %x\nwant %x", err, got, want)
+	}
+	l, lm, err := ParseSnapshot(want)
+	if err != nil || !reflect.DeepEqual(lm, m) || l.Hash() != s.Hash() {
+		t.Fatalf("%+v, %v", lm, err)
+	}
+}
+
+// FuzzCommand decodes any bytes as each command. What is decoded must apply without a panic and keep the invariants, and
+// must be encoded to the same bytes.
+func FuzzCommand(f *testing.F) {
+	for _, c := range goldenCommands() {
+		f.Add(c.recordType, c.body)
+	}
+	f.Add(RecordMessage, message(index.Key{Topic: 1}, 0, 5, 30))
+	f.Add(RecordUnlock, AppendLock(nil, "g", "c", []index.Key{{Topic: 1}}))
+	f.Add(RecordLeaseExtension, []byte{})
+	f.Fuzz(func(t *testing.T, recordType uint8, body []byte) {
+		s := withTopic(t, 4)
+		apply(t, s, 5, RecordMessage, message(index.Key{Topic: 1}, 0, 5, 30))
+		before := s.Hash()
+		_, err := s.Apply(10, ids.MakeTerm(1, 1), record(recordType, 64, body))
+		if err != nil {
+			if s.Hash() != before {
+				t.Fatal("a record that was refused has changed the state")
+			}
+			return
+		}
+		invariants(t, s)
+		reload(t, s)
+		if recordType == RecordMessage {
+			return
+		}
+		c, err := decodeCommand(recordType, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again := encode(c); !bytes.Equal(again, body) && recordType != RecordOffsets {
+			t.Fatalf("decoded and encoded again:\n got %x\nwant %x", again, body)
+		}
+	})
+}
+
+func encode(c any) []byte {
+	switch c := c.(type) {
+	case topicPut:
+		return AppendTopicPut(nil, c.mode, c.topic)
+	case topicDelete:
+		return AppendTopicDelete(nil, c.name)
+	case groupPut:
+		return AppendGroupPut(nil, c.mode, c.group)
+	case groupDelete:
+		return AppendGroupDelete(nil, c.name, c.cleanOffsets)
+	case offsetsCommand:
+		return AppendOffsets(nil, c.offsets)
+	case lockCommand:
+		return AppendLock(nil, c.group, c.client, c.keys)
+	case cutFront:
+		return AppendCutFront(nil, c.base, c.mins)
+	}
+	return nil
+}
+
+// FuzzLoad reads any bytes as a state. What is taken must hold the invariants and be written to the same bytes.
+func FuzzLoad(f *testing.F) {
+	for seed := range uint64(3) {
+		y := newStory(seed)
+		for range 300 {
+			y.step(f)
+		}
+		var b bytes.Buffer
+		if err := y.s.Snapshot(&b); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b.Bytes())
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := Load(bytes.NewReader(b))
+		if err != nil {
+			return
+		}
+		invariants(t, s)
+		var again bytes.Buffer
+		if err := s.Snapshot(&again); err != nil || !bytes.Equal(again.Bytes(), b) {
+			t.Fatalf("written again:\n got %x\nwant %x (%v)", again.Bytes(), b, err)
+		}
+	})
+}
+
+// FuzzSnapshotFile reads any bytes as a file.
+func FuzzSnapshotFile(f *testing.F) {
+	fs := vfs.NewMem()
+	write(f, fs, 7, withTopic(f, 3))
+	b, err := vfs.ReadFile(fs, snapshotName(snapshotDir, 7))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add(b[:snapshotHeader])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, m, err := ParseSnapshot(b)
+		if err == nil && s.Hash() != m.Hash {
+			t.Fatal("a file was taken whose hash is wrong")
+		}
+	})
+}
