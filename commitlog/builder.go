@@ -87,7 +87,7 @@ func (b *Builder) Reserve(recordType, version uint8, flags uint16, n int) (body 
 	}
 	switch place := b.o.place(b.prev.Offset, size); {
 	case b.count == 0:
-		b.off = place
+		b.off = max(b.off, place) // Admit may have moved on already
 	case b.off != b.prev.Offset: // at the start of a segment, which is longer than any frame
 	case place != b.off:
 		return nil, 0, false

@@ -17,6 +17,7 @@ import (
 
 var (
 	crashes   = flag.Int("crashes", 300, "crashes of TestCrashLoop")
+	trace     = flag.Bool("crashtrace", false, "print what TestCrashLoop does")
 	crashSeed = flag.Uint64("crashseed", 1, "first seed of TestCrashLoop")
 )
 
@@ -76,6 +77,9 @@ type crasher struct {
 var errInjected = syscall.EIO
 
 func (c *crasher) rule(op vfs.Op, name string, off int64, n int) error {
+	if *trace {
+		defer func() { fmt.Printf("\t%v %s at %d, %d bytes, fault %v\n", op, filepath.Base(name), off, n, c.hit) }()
+	}
 	if op != vfs.OpWrite && op != vfs.OpSync && op != vfs.OpRead && op != vfs.OpSyncDir && op != vfs.OpRename && op != vfs.OpCreate || c.fault < 0 {
 		return nil
 	}
@@ -164,6 +168,16 @@ func (c *crasher) open() (*Log, error) {
 	if tampered != "" {
 		allowed.damage = true
 	}
+	if tampered == "log" {
+		// A flipped bit in the last frame above the durable bound can not be told from a torn write.
+		if m, _, err := readMeta(c.fs, c.o.Dir); err == nil {
+			c.w.synced = min(c.w.synced, m.BoundIndex)
+		}
+		c.present = 0
+	}
+	if *trace {
+		fmt.Printf("open: first %d last %d synced %d present %d unsynced %d tampered %q\n", c.w.first, c.w.last(), c.w.synced, c.present, c.unsynced, tampered)
+	}
 	if c.unsynced > 1 {
 		allowed.damage = true // several writes that were lost in part: a hole before a valid frame can not be told from damage
 	}
@@ -172,6 +186,9 @@ func (c *crasher) open() (*Log, error) {
 			c.arm(4, 40)
 		}
 		l, err := Open(c.o)
+		if *trace {
+			fmt.Println("opened:", err)
+		}
 		if err != nil {
 			var d *DamageError
 			switch {
@@ -290,6 +307,9 @@ func (c *crasher) work(l *Log) error {
 			c.unsynced += len(frames)
 			err = l.Append(frames)
 			w.frames = append(w.frames, frames...) // also when it failed: it may be there
+			if *trace {
+				fmt.Printf("append %d frames from %d @%d: %v\n", len(frames), frames[0].Index(), frames[0].Offset(), err)
+			}
 		case op < 17:
 			if err = l.Sync(); err == nil {
 				w.synced, c.unsynced = w.last(), 0
@@ -297,7 +317,7 @@ func (c *crasher) work(l *Log) error {
 		case op < 18:
 			i := w.first - 1 + ids.Index(c.r.IntN(len(w.frames)+1))
 			err = l.TruncateAfter(i)
-			if errors.Is(err, ErrCompacted) {
+			if errors.Is(err, ErrCompacted) || i == w.last() {
 				err = nil
 				break
 			}
@@ -333,6 +353,9 @@ func (c *crasher) work(l *Log) error {
 		default:
 			_, err = l.FillAhead()
 		}
+		if *trace && err != nil {
+			fmt.Println("failed:", err)
+		}
 		if stop, err := failed(err); err != nil {
 			return err
 		} else if stop {
@@ -359,7 +382,6 @@ func (c *crasher) work(l *Log) error {
 			// The intent is durable: the frames may not come back.
 			c.stats["completed truncation"]++
 			w.frames = w.frames[:i-w.first+1]
-			c.unsynced = 0
 		} else if !c.hit {
 			return fmt.Errorf("truncation of %d to %d: %w", before, i, err)
 		}
@@ -402,6 +424,9 @@ func (c *crasher) crash(l *Log) {
 		c.stats["power cut"]++
 	}
 	c.o.FS = vfs.Inject(c.fs, c.rule)
+	if *trace {
+		fmt.Println("crashed", c.stats)
+	}
 }
 
 // tamper damages a file, in one of five crashes. It returns what, or "".

@@ -69,7 +69,7 @@ func (b *Builder) Admit(n int) bool {
 	}
 	switch place := b.o.place(b.prev.Offset, size); {
 	case b.count == 0:
-		b.off, b.moved = place, place != b.prev.Offset
+		b.off = place
 		return true
 	case b.off != b.prev.Offset:
 		return true

@@ -21,6 +21,7 @@ package vfs
 import (
 	"errors"
 	"io"
+	"os"
 	"path/filepath"
 )
 
@@ -123,27 +124,19 @@ func ReadFile(fs FS, name string) ([]byte, error) {
 	return b, nil
 }
 
-// MkdirDurable makes dir and its missing parents and syncs every directory that got a new name.
+// MkdirDurable makes dir and its missing parents and syncs every directory on the way to it: one that exists may be there from
+// an attempt that was cut short before its sync. Parents that this process may not open are left out: it did not make them.
 func MkdirDurable(fs FS, dir string) error {
 	dir = filepath.Clean(dir)
-	var made []string // missing directories, innermost first
-	for d := dir; ; d = filepath.Dir(d) {
-		if _, err := fs.Stat(d); err == nil || filepath.Dir(d) == d {
-			break
-		}
-		made = append(made, d)
-	}
 	if err := fs.MkdirAll(dir); err != nil {
 		return err
 	}
-	// The innermost directory may be there from an attempt whose sync was cut short, so its parent is synced in any case.
-	if len(made) == 0 {
-		made = append(made, dir)
-	}
-	for i := len(made) - 1; i >= 0; i-- {
-		if err := fs.SyncDir(filepath.Dir(made[i])); err != nil {
+	for parent := filepath.Dir(dir); ; parent = filepath.Dir(parent) {
+		if err := fs.SyncDir(parent); err != nil && !errors.Is(err, os.ErrPermission) {
 			return err
 		}
+		if parent == filepath.Dir(parent) {
+			return nil
+		}
 	}
-	return nil
 }
