@@ -1,10 +1,8 @@
 package peer
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync/atomic"
 	"time"
@@ -15,10 +13,6 @@ import (
 const (
 	// maxShaking bounds the connections that have not proven anything yet; over it new ones are closed at once.
 	maxShaking = 64
-	// firstBuffer and maxBuffer bound the buffer of a connection. It starts small, so that an idle connection costs little, and
-	// doubles when it was filled. A single larger packet gets one of its own.
-	firstBuffer = 8 << 10
-	maxBuffer   = 256 << 10
 )
 
 type inboundKey struct {
@@ -90,7 +84,7 @@ func (t *Transport) serveConn(conn net.Conn) {
 		}
 		t.mu.Unlock()
 		if errors.Is(err, ErrWire) {
-			t.refusals.event(t.o.Log.Error()).Str("addr", conn.RemoteAddr().String()).Str("peer", string(in.key.node)).Err(err).Msg("a peer broke the protocol, its connection was closed")
+			t.broken.event(t.o.Log.Error()).Str("addr", conn.RemoteAddr().String()).Str("peer", string(in.key.node)).Err(err).Msg("a peer broke the protocol, its connection was closed")
 		}
 		if !replaced {
 			t.closedConn(in.key.node)
@@ -165,32 +159,23 @@ func (t *Transport) admit(h hello, conn net.Conn) (*inbound, status) {
 
 // receive reads packets until the connection ends.
 func (t *Transport) receive(in *inbound) error {
-	rb := newReadBuffer()
+	rd := newReader(in.conn)
 	var envs []Envelope
 	var pong []byte
 	for {
-		h, packet, err := rb.next(in.conn)
+		h, err := rd.next()
 		if err != nil {
 			return err
 		}
-		in.heard.Store(time.Now().UnixNano())
-		t.received.packets.Add(1)
-		t.received.bytes.Add(uint64(len(packet)))
 		switch h.kind {
 		case kindBatch:
-			if envs, err = decodeBatch(envs[:0], h, packet); err != nil {
+			if envs, err = rd.batch(envs[:0], h); err != nil {
 				return err
-			}
-			if h.frames > 0 {
-				rb.keep()
 			}
 			t.received.envelopes.Add(uint64(len(envs)))
 			t.o.Receive(in.key.node, envs)
 			clear(envs)
 		case kindPing:
-			if !sealed(packet) {
-				return wireError("a ping with a wrong checksum")
-			}
 			pong = appendControl(pong[:0], kindPong)
 			// The other side reads nothing but pongs: if it does not take one, it is gone.
 			if err := in.conn.SetWriteDeadline(time.Now().Add(t.o.DeadAfter)); err != nil {
@@ -202,11 +187,11 @@ func (t *Transport) receive(in *inbound) error {
 		default:
 			return wireError("a pong on a connection that only receives")
 		}
+		in.heard.Store(time.Now().UnixNano())
+		t.received.packets.Add(1)
+		t.received.bytes.Add(uint64(h.size()))
 	}
 }
-
-// sealed checks the checksum of a packet that is only a header.
-func sealed(b []byte) bool { return packetCRC(b) == binary.BigEndian.Uint32(b[headerCRC:]) }
 
 // watch closes incoming connections that were silent for too long: their other end is gone without a word.
 func (t *Transport) watch() {
@@ -232,71 +217,4 @@ func (t *Transport) watch() {
 			t.mu.Unlock()
 		}
 	}
-}
-
-// readBuffer cuts a byte stream into packets. Packets lie whole in its buffer; where something was kept of them the buffer is
-// left to the receiver and a new one is made, otherwise it is used again.
-type readBuffer struct {
-	b    []byte
-	r, w int // b[r:w] is read but not consumed
-	size int // of the next buffer
-	kept bool
-}
-
-func newReadBuffer() *readBuffer { return &readBuffer{size: firstBuffer} }
-
-// keep says that somebody holds on to the packet that next returned last.
-func (rb *readBuffer) keep() { rb.kept = true }
-
-// next returns the next packet. It is valid until the following call, for ever when keep is called before that.
-func (rb *readBuffer) next(conn io.Reader) (header, []byte, error) {
-	if err := rb.fill(conn, headerSize); err != nil {
-		return header{}, nil, err
-	}
-	h, err := parseHeader(rb.b[rb.r:])
-	if err != nil {
-		return header{}, nil, err
-	}
-	n := h.size()
-	if err := rb.fill(conn, n); err != nil {
-		return header{}, nil, err
-	}
-	packet := rb.b[rb.r : rb.r+n : rb.r+n]
-	rb.r += n
-	return h, packet, nil
-}
-
-// fill reads until n bytes wait.
-func (rb *readBuffer) fill(conn io.Reader, n int) error {
-	for rb.w-rb.r < n {
-		if rb.w == rb.r && !rb.kept {
-			rb.r, rb.w = 0, 0
-		}
-		if len(rb.b)-rb.r < n || rb.w == len(rb.b) {
-			rb.renew(n)
-		}
-		got, err := conn.Read(rb.b[rb.w:])
-		rb.w += got
-		if got == 0 && err != nil {
-			if err == io.EOF && rb.w > rb.r {
-				err = io.ErrUnexpectedEOF
-			}
-			return err
-		}
-	}
-	return nil
-}
-
-// renew makes room for n bytes from rb.r on: by moving the rest to the front, or in a new buffer.
-func (rb *readBuffer) renew(n int) {
-	rest := rb.b[rb.r:rb.w]
-	if !rb.kept && n <= len(rb.b) && rb.r > 0 {
-		rb.w = copy(rb.b, rest)
-		rb.r = 0
-		return
-	}
-	b := make([]byte, max(n, rb.size))
-	rb.w = copy(b, rest)
-	rb.b, rb.r, rb.kept = b, 0, false
-	rb.size = min(2*rb.size, maxBuffer)
 }

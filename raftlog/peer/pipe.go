@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -397,13 +396,14 @@ func (p *pipe) ping(l *link) error {
 // readPongs is the only reader of an outgoing connection. It ends with it.
 func (p *pipe) readPongs(l *link) {
 	defer close(l.gone)
-	var b [headerSize]byte
+	rd := &reader{conn: l.conn, b: make([]byte, headerSize)} // pongs are all that comes
 	for {
-		if _, err := io.ReadFull(l.conn, b[:]); err != nil {
+		h, err := rd.next()
+		if err != nil {
 			l.err = fmt.Errorf("peer: connection to node %q: %w", p.node, err)
 			return
 		}
-		if h, err := parseHeader(b[:]); err != nil || h.kind != kindPong || !sealed(b[:]) {
+		if h.kind != kindPong {
 			l.err = wireError("node %q sent something else than a pong", p.node)
 			return
 		}

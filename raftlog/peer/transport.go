@@ -33,8 +33,8 @@ type Transport struct {
 	inbound map[inboundKey]*inbound
 	shaking map[net.Conn]struct{} // accepted, not yet through the handshake; at most maxShaking
 
-	refusals, drops, dialFailures limiter
-	received                      struct{ envelopes, packets, bytes, refused atomic.Uint64 }
+	refusals, broken, drops, dialFailures limiter
+	received                              struct{ envelopes, packets, bytes, refused atomic.Uint64 }
 }
 
 // remote is a node to which this one sends.

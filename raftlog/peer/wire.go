@@ -176,29 +176,38 @@ func parseHeader(b []byte) (header, error) {
 	return h, nil
 }
 
-// decodeBatch reads one whole packet with header h and appends its envelopes to dst. Frames alias packet; all else is copied.
-// Everything is checked first, so that dst grows by the whole packet or not at all.
-func decodeBatch(dst []Envelope, h header, packet []byte) ([]Envelope, error) {
-	head, frames := packet[headerSize:headerSize+h.head], packet[headerSize+h.head:h.size()]
-	if got, want := packetCRC(packet[:headerSize+h.head]), binary.BigEndian.Uint32(packet[headerCRC:]); got != want {
-		return dst, wireError("checksum %08x, the content has %08x", want, got)
+// checkPacketCRC checks a header and its head, which packet is.
+func checkPacketCRC(packet []byte) error {
+	if got, want := packetCRC(packet), binary.BigEndian.Uint32(packet[headerCRC:]); got != want {
+		return wireError("checksum %08x, the content has %08x", want, got)
 	}
-	need, err := measure(head, h.envelopes)
-	if err != nil {
-		return dst, err
+	return nil
+}
+
+// checkHead checks all of packet, a header h and its head, and tells what its envelopes need.
+func checkHead(h header, packet []byte) (need, error) {
+	if err := checkPacketCRC(packet); err != nil {
+		return need{}, err
 	}
-	if need.frameBytes != h.frames {
-		return dst, wireError("%d bytes of frames, the envelopes name %d", h.frames, need.frameBytes)
+	n, err := measure(packet[headerSize:], h.envelopes)
+	if err == nil && n.frameBytes != h.frames {
+		err = wireError("%d bytes of frames, the envelopes name %d", h.frames, n.frameBytes)
 	}
-	room := makeRoom(need)
+	return n, err
+}
+
+// decodeBatch appends the envelopes of a packet to dst: all, or none and an error. checkHead has accepted head and told n. The
+// frames of the envelopes alias frames, all else is copied.
+func decodeBatch(dst []Envelope, h header, n need, head, frames []byte) ([]Envelope, error) {
+	room := makeRoom(n)
 	start := len(dst)
 	for range h.envelopes {
-		var e Envelope
-		if e, head, frames, err = room.envelope(head, frames); err != nil {
+		e, restHead, restFrames, err := room.envelope(head, frames)
+		if err != nil {
 			clear(dst[start:])
 			return dst[:start], err
 		}
-		dst = append(dst, e)
+		dst, head, frames = append(dst, e), restHead, restFrames
 	}
 	return dst, nil
 }
