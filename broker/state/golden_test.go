@@ -194,7 +194,7 @@ func encode(c any) []byte {
 func FuzzLoad(f *testing.F) {
 	for seed := range uint64(3) {
 		y := newStory(seed)
-		for range 300 {
+		for range 60 {
 			y.step(f)
 		}
 		var b bytes.Buffer

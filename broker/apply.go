@@ -1,0 +1,250 @@
+package broker
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/index"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/message"
+	"github.com/ledgermq/ledgermq/raftlog"
+	"github.com/ledgermq/ledgermq/remoting"
+)
+
+// undecidedAfter is how long a proposal may wait in the inbox of a master that makes no progress.
+const undecidedAfter = 5 * time.Second
+
+// Apply implements raftlog.StateMachine: it carries out one committed frame on the state and the index. An error means that
+// this replica cannot go on.
+func (r *Replica) Apply(c raftlog.Committed) error {
+	var items []proposal
+	t, own := c.Token.(*batch)
+	if own {
+		items = t.items
+		r.settleInFlight()
+	}
+	item, nth := 0, 0
+	for rec := range c.Frame.Records() {
+		e, err := r.st.Apply(c.Time, c.Term, rec)
+		if err != nil {
+			return fmt.Errorf("apply the record at %d: %w", rec.Offset, err)
+		}
+		if err := r.effect(e); err != nil {
+			return err
+		}
+		if item < len(items) {
+			items[item].apply(nth, e)
+			if nth++; nth == items[item].records() {
+				item, nth = item+1, 0
+			}
+		}
+	}
+	if c.Frame != nil {
+		r.appliedEnd.Store((int64(c.Frame.Offset()) + int64(c.Frame.Size()) + 7) &^ 7)
+	}
+	r.applied.Store(uint64(c.Index))
+	if own {
+		t.index = c.Index
+		r.owed = append(r.owed, t)
+	}
+	return r.checkpointIfDue(c)
+}
+
+// effect carries on what a record changed: into the index, to waiting pulls, to the name servers.
+func (r *Replica) effect(e state.Effect) error {
+	switch e.Kind {
+	case state.EffectMessage:
+		if err := r.idx.Add(e.Key, e.QueueOffset, e.Entry); err != nil {
+			return fmt.Errorf("index the message at %d: %w", e.Entry.Offset, err)
+		}
+		r.arrived(e.Key)
+	case state.EffectTopic:
+		r.routesChanged = true
+	case state.EffectTopicDeleted:
+		r.routesChanged = true
+		r.idx.Drop(e.Topic.ID)
+	case state.EffectCut:
+		r.cutTo(e.Cut)
+	}
+	return nil
+}
+
+// arrived notes that a queue has a new message; Flush wakes who waits for it.
+func (r *Replica) arrived(k index.Key) {
+	if r.holds.waiting(k) {
+		r.woken[k] = struct{}{}
+	}
+}
+
+// settleInFlight forgets the offsets given to frames in flight once none is left: the applied state has them.
+func (r *Replica) settleInFlight() {
+	if r.inFlight--; r.inFlight == 0 {
+		clear(r.overlay)
+	}
+}
+
+// Acked implements raftlog.StateMachine: everything up to this index is answered OK.
+func (r *Replica) Acked(upTo ids.Index) {
+	n := 0
+	for ; n < len(r.owed) && r.owed[n].index <= upTo; n++ {
+		r.finish(r.owed[n], outcomeOK)
+		r.owed[n] = nil
+	}
+	r.owed = append(r.owed[:0], r.owed[n:]...)
+}
+
+// Abandon implements raftlog.StateMachine.
+func (r *Replica) Abandon(token any, stored raftlog.Outcome) {
+	t := token.(*batch)
+	o := outcomeUnknown
+	if stored == raftlog.NotStored {
+		o = outcomeNotStored
+	}
+	for i, owed := range r.owed {
+		if owed == t { // applied already, but not known on enough voters
+			r.owed = append(r.owed[:i], r.owed[i+1:]...)
+			r.finish(t, o)
+			return
+		}
+	}
+	r.settleInFlight()
+	r.finish(t, o)
+}
+
+func (r *Replica) finish(t *batch, o outcome) {
+	for _, p := range t.items {
+		p.finish(r, o)
+	}
+	t.free()
+}
+
+// Role implements raftlog.StateMachine.
+func (r *Replica) Role(role raftlog.Role) {
+	switch role.Kind {
+	case raftlog.RoleMaster:
+		r.log.Info().Stringer("term", role.Term).Msg("this replica is master")
+		r.overlay, r.inFlight = map[index.Key]ids.QueueOffset{}, 0
+		// The leases of ordered queues must be extended by the first record of the term.
+		r.inbox.mu.Lock()
+		r.inbox.items = append(r.inbox.items[:0], &command{kind: state.RecordLeaseExtension, at: r.now()})
+		r.inbox.open = true
+		r.inbox.mu.Unlock()
+		r.makeSystemTopics()
+	default:
+		r.inbox.setOpen(false)
+		r.refuseWaiting(r.forming[r.formed:])
+		r.forming, r.formed = r.forming[:0], 0
+		r.refuseWaiting(r.inbox.take(nil))
+	}
+	r.role.Store(&role)
+	r.routesChanged = true
+}
+
+func (r *Replica) refuseWaiting(waiting []proposal) {
+	for i, p := range waiting {
+		p.finish(r, outcomeNotStored)
+		waiting[i] = nil
+	}
+}
+
+// Flush implements raftlog.StateMachine: the end of a turn of the loop. Answers leave, one write a connection, and held pulls
+// are woken.
+func (r *Replica) Flush() {
+	for c := range r.answered {
+		c.Flush()
+		delete(r.answered, c)
+	}
+	if len(r.woken) > 0 {
+		r.wake()
+	}
+	if r.routesChanged {
+		r.routesChanged = false
+		r.node.kickRegistrars()
+	}
+	if now := r.now(); now.Sub(r.swept) > 100*time.Millisecond {
+		r.swept = now
+		r.refuseOverdue(now)
+	}
+}
+
+// refuseOverdue ends proposals that a master without progress could not put into a frame: they are certainly not stored.
+func (r *Replica) refuseOverdue(now time.Time) {
+	if r.formed < len(r.forming) {
+		n := r.formed
+		for n < len(r.forming) && now.Sub(r.forming[n].since()) > undecidedAfter {
+			n++
+		}
+		r.refuseWaiting(r.forming[r.formed:n])
+		r.formed = n
+		return
+	}
+	r.inbox.mu.Lock()
+	n := 0
+	for n < len(r.inbox.items) && now.Sub(r.inbox.items[n].since()) > undecidedAfter {
+		n++
+	}
+	overdue := append([]proposal(nil), r.inbox.items[:n]...)
+	r.inbox.items = append(r.inbox.items[:0], r.inbox.items[n:]...)
+	r.inbox.mu.Unlock()
+	r.refuseWaiting(overdue)
+}
+
+// sendReply is where the answer of a send goes.
+type sendReply struct {
+	pending remoting.Pending
+	queue   ids.QueueID
+	unique  string // UNIQ_KEY of the message, for transactionId
+}
+
+// finish answers a send.
+func (s *send) finish(r *Replica, o outcome) {
+	if s.whenDone != nil {
+		s.whenDone(r, o, s)
+		return
+	}
+	c := s.reply.pending.Conn()
+	if c == nil {
+		return
+	}
+	resp := &r.response
+	resp.Reset()
+	switch {
+	case o == outcomeOK && s.dropped:
+		resp.Code, resp.Remark = remoting.TopicNotExist, "[NOT_STORED] the topic was deleted"
+	case o == outcomeOK:
+		r.sendOK(resp, s)
+	case o == outcomeNotStored:
+		resp.Code, resp.Remark = remoting.ServiceNotAvailable, remarkNotStored
+	default:
+		resp.Code, resp.Remark = remoting.ServiceNotAvailable, remarkUnknown
+	}
+	s.reply.pending.AppendAnswer(resp)
+	r.answered[c] = struct{}{}
+}
+
+const (
+	remarkNotStored = "[NOT_STORED] this replica is not master, or has no quorum: ask another one"
+	remarkUnknown   = "[UNKNOWN] the master changed, or too few replicas answered, before the message was known to be stored"
+)
+
+func (r *Replica) sendOK(resp *remoting.Command, s *send) {
+	resp.Code = remoting.Success
+	r.scratch = r.scratch[:0]
+	for i := range s.recs {
+		if i > 0 {
+			r.scratch = append(r.scratch, ',')
+		}
+		r.scratch = message.AppendOffsetMessageID(r.scratch, r.storeHost, s.recs[i].phys)
+	}
+	resp.SetBytes("msgId", r.scratch)
+	resp.SetInt64("queueId", int64(s.reply.queue))
+	resp.SetInt64("queueOffset", int64(s.first))
+	if s.reply.unique != "" {
+		resp.Set("transactionId", s.reply.unique)
+	}
+	resp.Set(message.KeyMsgRegion, defaultRegion)
+	resp.Set(message.KeyTraceOn, "true")
+}
+
+const defaultRegion = "DefaultRegion"

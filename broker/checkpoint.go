@@ -1,0 +1,81 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/raftlog"
+)
+
+// checkpoint writes state and index beside the loop, one at a time.
+type checkpoint struct {
+	busy   atomic.Bool
+	offset atomic.Int64 // of the newest durable snapshot: the log before it is not needed for a start
+	cut    atomic.Int64 // the front that the group agreed on; files go once the snapshot is past it
+	wg     sync.WaitGroup
+}
+
+// checkpointIfDue starts a checkpoint when enough log was applied since the last one. The state is cloned here, on the loop,
+// which takes microseconds; it is written in the background.
+func (r *Replica) checkpointIfDue(c raftlog.Committed) error {
+	end := ids.PhysicalOffset(r.appliedEnd.Load())
+	if end-r.sinceCheck < ids.PhysicalOffset(r.node.o.CheckpointBytes) || !r.checkpoint.busy.CompareAndSwap(false, true) {
+		return nil
+	}
+	r.sinceCheck = end
+	meta := r.snapshotMeta()
+	meta.Index, meta.Term = c.Index, c.Term
+	if c.Frame != nil {
+		meta.Chain = c.Frame.Chain()
+	}
+	clone := r.st.Clone()
+	r.checkpoint.wg.Add(1)
+	go func() {
+		defer r.checkpoint.wg.Done()
+		defer r.checkpoint.busy.Store(false)
+		if err := r.writeCheckpoint(meta, clone); err != nil {
+			r.log.Error().Err(err).Msg("cannot write a checkpoint: the next start replays more of the log")
+		}
+	}()
+	return nil
+}
+
+func (r *Replica) snapshotMeta() state.SnapshotMeta {
+	return state.SnapshotMeta{Group: r.gid, Index: ids.Index(r.applied.Load()), Offset: ids.PhysicalOffset(r.appliedEnd.Load())}
+}
+
+// writeCheckpoint makes index and state durable up to meta, then gives up the files that both no longer need.
+func (r *Replica) writeCheckpoint(meta state.SnapshotMeta, st *state.State) error {
+	if meta.Index == 0 {
+		return nil
+	}
+	if err := r.idx.Checkpoint(meta.Offset); err != nil {
+		return fmt.Errorf("checkpoint of the queue index: %w", err)
+	}
+	if _, err := state.WriteSnapshot(r.node.o.FS, r.dir, meta, st); err != nil {
+		return err
+	}
+	r.checkpoint.offset.Store(int64(meta.Offset))
+	return r.dropCutFiles()
+}
+
+// cutTo notes the agreed front of the log. It runs on the loop.
+func (r *Replica) cutTo(base ids.PhysicalOffset) {
+	if int64(base) > r.checkpoint.cut.Load() {
+		r.checkpoint.cut.Store(int64(base))
+		r.log.Info().Int64("front", int64(base)).Msg("the group gave up the front of its log")
+	}
+}
+
+// dropCutFiles removes what lies before the agreed front, once this replica's own snapshot is past it.
+func (r *Replica) dropCutFiles() error {
+	cut := ids.PhysicalOffset(r.checkpoint.cut.Load())
+	if cut == 0 || cut > ids.PhysicalOffset(r.checkpoint.offset.Load()) || cut <= r.clog.FirstOffset() {
+		return nil
+	}
+	return errors.Join(r.idx.CutFront(cut), r.clog.CutFront(cut))
+}

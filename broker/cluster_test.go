@@ -1,0 +1,202 @@
+package broker_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"github.com/ledgermq/ledgermq/broker"
+	"github.com/ledgermq/ledgermq/client"
+	"github.com/ledgermq/ledgermq/controller"
+	"github.com/ledgermq/ledgermq/controller/controllerpb"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/namesrv"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// cluster is a controller, a name server and nodes in this process.
+type cluster struct {
+	t     *testing.T
+	dir   string
+	log   zerolog.Logger
+	ctl   *controller.Server
+	ns    *namesrv.Server
+	nsAt  string
+	ctlAt string
+	nodes map[string]*broker.Node
+	ports map[string]string // node/group or node/peer to address, so that a restarted node keeps them
+}
+
+func listen(t *testing.T, addr string) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// newCluster starts three nodes and creates the given groups, each on all of them, in mode 2-3.
+func newCluster(t *testing.T, groups ...string) *cluster {
+	t.Helper()
+	c := &cluster{t: t, dir: t.TempDir(), nodes: map[string]*broker.Node{}, ports: map[string]string{}, log: zerolog.Nop()}
+	if os.Getenv("BROKER_TEST_LOG") != "" {
+		c.log = zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: "15:04:05.000"}).With().Timestamp().Logger()
+	}
+	l := listen(t, "127.0.0.1:0")
+	c.ctlAt = l.Addr().String()
+	var err error
+	c.ctl, err = controller.Open(controller.Options{Dir: filepath.Join(c.dir, "c1"), ID: "c1", Listener: l, Bootstrap: true, MinSegmentSize: 1 << 20, Logger: c.log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.ctl.Start()
+	t.Cleanup(func() { c.ctl.Close() })
+	nl := listen(t, "127.0.0.1:0")
+	c.nsAt = nl.Addr().String()
+	if c.ns, err = namesrv.New(namesrv.Options{Listener: nl, Controllers: []string{c.ctlAt}, ReadyAfter: 100 * time.Millisecond, Logger: c.log}); err != nil {
+		t.Fatal(err)
+	}
+	c.ns.Start()
+	t.Cleanup(func() { c.ns.Close() })
+	for i := 1; i <= 3; i++ {
+		c.start(fmt.Sprintf("n%d", i))
+	}
+	t.Cleanup(func() {
+		for id := range c.nodes {
+			c.stop(id)
+		}
+	})
+	for _, g := range groups {
+		c.createGroup(g, 2, 3)
+	}
+	return c
+}
+
+func (c *cluster) start(id string) {
+	c.t.Helper()
+	on := func(name string) net.Listener {
+		addr, ok := c.ports[id+"/"+name]
+		if !ok {
+			addr = "127.0.0.1:0"
+		}
+		l := listen(c.t, addr)
+		c.ports[id+"/"+name] = l.Addr().String()
+		return l
+	}
+	n, err := broker.OpenNode(broker.NodeOptions{ID: ids.NodeID(id), Dir: filepath.Join(c.dir, id), Controllers: []string{c.ctlAt}, Namesrv: []string{c.nsAt},
+		PeerListener: on("peer"), CheckpointBytes: 1 << 20, Logger: c.log,
+		ClientListener: func(group string) (net.Listener, string, error) {
+			l := on(group)
+			return l, l.Addr().String(), nil
+		}})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.nodes[id] = n
+	n.Start()
+}
+
+func (c *cluster) stop(id string) {
+	if n := c.nodes[id]; n != nil {
+		delete(c.nodes, id)
+		if err := n.Close(); err != nil {
+			c.t.Errorf("close %s: %v", id, err)
+		}
+	}
+}
+
+func (c *cluster) kill(id string) {
+	c.nodes[id].Kill()
+	delete(c.nodes, id)
+}
+
+func (c *cluster) createGroup(name string, a, m uint32) {
+	c.t.Helper()
+	cl, err := controller.Dial([]string{c.ctlAt}, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer cl.Close()
+	eventually(c.t, 20*time.Second, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		_, err := cl.CreateGroup(ctx, &controllerpb.CreateGroupRequest{Name: name, Answers: a, Members: m, Nodes: []string{"n1", "n2", "n3"}[:m], SegmentSize: 16 << 20})
+		return err
+	})
+	eventually(c.t, 20*time.Second, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		g, err := cl.GetGroup(ctx, name)
+		if err == nil && !g.GetMaster().GetLive() {
+			err = fmt.Errorf("no live master: %v", g)
+		}
+		return err
+	})
+}
+
+func (c *cluster) client() *client.Client {
+	c.t.Helper()
+	cl, err := client.New([]string{c.nsAt})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { cl.Close() })
+	return cl
+}
+
+// eventually polls f until it returns nil.
+func eventually(t *testing.T, within time.Duration, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %v", within, err)
+		}
+		<-tick.C
+	}
+}
+
+func TestSendAndConsume(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	cl := c.client()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	p := cl.Producer()
+	const n = 200
+	for i := range n {
+		if _, err := p.Send(ctx, client.Message{Topic: "Orders", Body: fmt.Appendf(nil, "order %d", i)}); err != nil {
+			t.Fatalf("send %d: %v", i, err)
+		}
+	}
+	got := map[string]bool{}
+	k, err := cl.Subscribe(ctx, "shop", "Orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	for len(got) < n {
+		msgs, err := k.Poll(ctx)
+		if err != nil {
+			t.Fatalf("poll after %d: %v", len(got), err)
+		}
+		for _, m := range msgs {
+			got[string(m.Body)] = true
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ledgermq/ledgermq/remoting"
+)
+
+const (
+	// awaitMaster is how long a forwarded request waits for a master to be known.
+	awaitMaster = time.Second
+	// forwardTimeout bounds a forwarded request in all.
+	forwardTimeout = 2500 * time.Millisecond
+)
+
+// forwarder is the connection of a slave to the master of its group, over which it passes on what only a master may answer.
+// Stock clients read routes every 30 s: until then their requests reach the new master through the old one. A request makes one
+// hop and is never sent twice.
+type forwarder struct {
+	r *Replica
+
+	mu     sync.Mutex
+	addr   string
+	client *remoting.Client
+}
+
+func newForwarder(r *Replica) forwarder { return forwarder{r: r} }
+
+func (f *forwarder) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.client != nil {
+		f.client.Close()
+		f.client = nil
+	}
+}
+
+// dial returns the connection to addr.
+func (f *forwarder) dial(ctx context.Context, addr string) (*remoting.Client, error) {
+	f.mu.Lock()
+	if f.client != nil && f.addr == addr && !f.client.Closed() {
+		defer f.mu.Unlock()
+		return f.client, nil
+	}
+	f.mu.Unlock()
+	c, err := remoting.Dial(ctx, addr, remoting.ClientOptions{Logger: f.r.log})
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	old := f.client
+	if old != nil && f.addr == addr && !old.Closed() { // another goroutine was faster
+		f.mu.Unlock()
+		c.Close()
+		return old, nil
+	}
+	f.client, f.addr = c, addr
+	f.mu.Unlock()
+	if old != nil {
+		old.Close()
+	}
+	return c, nil
+}
+
+// master is the client address of the master that this replica knows; "" when none is known.
+func (r *Replica) masterAddr() string {
+	st := r.raft.Status()
+	if st.Master == 0 || st.Master == r.id {
+		return ""
+	}
+	return (*r.others.Load())[st.Master].client
+}
+
+// errBecameMaster tells that there is nobody to forward to any more: this replica leads now.
+var errBecameMaster = errors.New("this replica became master")
+
+// waitMaster waits until a master is known.
+func (r *Replica) waitMaster(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, awaitMaster)
+	defer cancel()
+	t := time.NewTicker(10 * time.Millisecond)
+	defer t.Stop()
+	for {
+		if r.isMaster() {
+			return "", errBecameMaster
+		}
+		if a := r.masterAddr(); a != "" {
+			return a, nil
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return "", refuse(remoting.ServiceNotAvailable, "[NOT_STORED] group %s has no master at the moment: ask again", r.group)
+		}
+	}
+}
+
+// forward passes a request on from its handler call.
+func (r *Replica) forward(c *remoting.Conn, req *remoting.Command) {
+	if _, hop := req.Get(fieldForward); hop {
+		resp := remoting.NewResponse(remoting.ServiceNotAvailable, remarkNotStored)
+		r.markMaster(resp)
+		c.Reply(req, resp)
+		return
+	}
+	c.Async(req, r.forwardPending)
+}
+
+func (r *Replica) forwardPending(req *remoting.Command, pend *remoting.Pending) {
+	r.forwardOr(req, pend, nil)
+}
+
+// forwardOr passes a request on; when no master is known, without answers it, if it is given.
+func (r *Replica) forwardOr(req *remoting.Command, pend *remoting.Pending, without func(*remoting.Command, *remoting.Pending)) {
+	if _, hop := req.Get(fieldForward); hop {
+		resp := remoting.NewResponse(remoting.ServiceNotAvailable, remarkNotStored)
+		r.markMaster(resp)
+		pend.Answer(resp)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, forwardTimeout)
+	defer cancel()
+	addr, err := r.waitMaster(ctx)
+	switch {
+	case errors.Is(err, errBecameMaster):
+		r.serveHere(req, pend)
+		return
+	case err != nil && without != nil:
+		without(req, pend)
+		return
+	case err != nil:
+		answerError(pend, err)
+		return
+	}
+	resp, err := r.forwarder.call(ctx, addr, req, pend)
+	if err != nil {
+		resp = remoting.NewResponse(remoting.ServiceNotAvailable, forwardRemark(err))
+	}
+	r.markMaster(resp)
+	pend.Answer(resp)
+}
+
+func forwardRemark(err error) string {
+	if errors.Is(err, remoting.ErrNotSent) {
+		return fmt.Sprintf("[NOT_STORED] the master could not be reached: %v", err)
+	}
+	return fmt.Sprintf("[UNKNOWN] the link to the master broke before it answered: %v", err)
+}
+
+// markMaster tells our own clients whom to ask next time.
+func (r *Replica) markMaster(resp *remoting.Command) {
+	if a := r.masterAddr(); a != "" {
+		resp.Set(fieldMaster, a)
+	}
+	resp.SetInt64(fieldTerm, int64(r.term()))
+}
+
+func (f *forwarder) call(ctx context.Context, addr string, req *remoting.Command, pend *remoting.Pending) (*remoting.Command, error) {
+	cl, err := f.dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	f.mark(req, pend)
+	if pend.OneWay() {
+		if err := cl.OneWay(req); err != nil {
+			return nil, err
+		}
+		return remoting.NewResponse(remoting.Success, ""), nil
+	}
+	return cl.Call(ctx, req)
+}
+
+func (f *forwarder) mark(req *remoting.Command, pend *remoting.Pending) {
+	req.SetInt64(fieldForward, int64(f.r.term()))
+	if c := pend.Conn(); c != nil {
+		req.Set(fieldClient, c.RemoteAddr().String())
+	}
+}
+
+// oneWay sends a request of this replica's own to the master. It is lost when there is none.
+func (f *forwarder) oneWay(req *remoting.Command) {
+	ctx, cancel := context.WithTimeout(f.r.ctx, forwardTimeout)
+	defer cancel()
+	addr, err := f.r.waitMaster(ctx)
+	if err != nil {
+		return
+	}
+	if cl, err := f.dial(ctx, addr); err == nil {
+		req.SetInt64(fieldForward, int64(f.r.term()))
+		if err := cl.OneWay(req); err != nil {
+			f.r.log.Debug().Err(err).Msg("a consumer offset could not be passed on to the master")
+		}
+	}
+}
+
+// serveHere answers a request that waited for a master and met it here.
+func (r *Replica) serveHere(req *remoting.Command, pend *remoting.Pending) {
+	switch req.Code {
+	case remoting.SendMessage, remoting.SendMessageV2, remoting.SendBatchMessage:
+		r.sendSlowly(req, pend)
+	case remoting.UpdateConsumerOffset:
+		r.updateOffset(req, pend)
+	case remoting.QueryConsumerOffset:
+		r.queryOffset(req, pend)
+	case remoting.SearchOffsetByTimestamp, remoting.GetMaxOffset, remoting.GetMinOffset, remoting.GetEarliestMsgStoreTime:
+		r.queueBounds(req, pend)
+	case remoting.LockBatchMQ, remoting.UnlockBatchMQ:
+		r.lockQueues(req, pend)
+	case remoting.ConsumerSendMsgBack:
+		r.sendBack(req, pend)
+	case remoting.UpdateAndCreateTopic:
+		r.putTopic(req, pend)
+	case remoting.DeleteTopicInBroker:
+		r.deleteTopic(req, pend)
+	case remoting.UpdateAndCreateSubscriptionGroup:
+		r.putGroup(req, pend)
+	default:
+		answerError(pend, refuse(remoting.RequestCodeNotSupported, "request code %d is not supported", req.Code))
+	}
+}
+
+// checkedName clones a name out of a request after checking it.
+func checkedName(name string, valid func(string) error) (string, error) {
+	if err := valid(name); err != nil {
+		return "", err
+	}
+	return strings.Clone(name), nil
+}

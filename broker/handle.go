@@ -1,0 +1,164 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/message"
+	"github.com/ledgermq/ledgermq/raftlog"
+	"github.com/ledgermq/ledgermq/remoting"
+)
+
+// Fields that our own replicas and clients put into headers besides RocketMQ's. Stock clients ignore them.
+const (
+	fieldMaster  = "ledgermqMaster"  // in an answer: client address of the master, when it is another replica
+	fieldTerm    = "ledgermqTerm"    // in an answer: the term that is known here
+	fieldForward = "ledgermqForward" // in a forwarded request: the term in which it was forwarded
+	fieldClient  = "ledgermqClient"  // in a forwarded request: address of the client
+)
+
+// requestTimeout bounds what a request may wait for quorum rounds and commits.
+const requestTimeout = 2500 * time.Millisecond
+
+// handle is the one entry of all requests of clients. It runs on the connection's reader and never blocks: what waits for a
+// quorum or for the disk goes to the worker pool.
+func (r *Replica) handle(c *remoting.Conn, req *remoting.Command) {
+	switch req.Code {
+	case remoting.SendMessage, remoting.SendMessageV2, remoting.SendBatchMessage:
+		r.handleSend(c, req)
+	case remoting.PullMessage, remoting.LitePullMessage:
+		r.handlePull(c, req)
+	case remoting.HeartBeat:
+		r.handleHeartbeat(c, req)
+	case remoting.UnregisterClient:
+		r.handleUnregister(c, req)
+	case remoting.GetConsumerListByGroup:
+		r.handleConsumerList(c, req)
+	case remoting.CheckClientConfig:
+		r.handleCheckClientConfig(c, req)
+	case remoting.ViewMessageByID:
+		r.handleView(c, req)
+	case remoting.UpdateConsumerOffset:
+		r.handleUpdateOffset(c, req)
+	case remoting.QueryConsumerOffset:
+		c.Async(req, r.queryOffset)
+	case remoting.SearchOffsetByTimestamp, remoting.GetMaxOffset, remoting.GetMinOffset, remoting.GetEarliestMsgStoreTime:
+		c.Async(req, r.queueBounds)
+	case remoting.LockBatchMQ, remoting.UnlockBatchMQ:
+		c.Async(req, r.lockQueues)
+	case remoting.ConsumerSendMsgBack:
+		c.Async(req, r.sendBack)
+	case remoting.UpdateAndCreateTopic:
+		c.Async(req, r.putTopic)
+	case remoting.DeleteTopicInBroker:
+		c.Async(req, r.deleteTopic)
+	case remoting.UpdateAndCreateSubscriptionGroup:
+		c.Async(req, r.putGroup)
+	default:
+		c.ReplyError(req, remoting.RequestCodeNotSupported, fmt.Sprintf("request code %d is not supported", req.Code))
+	}
+}
+
+// refusal is an answer that is not OK: a code of the protocol and one line.
+type refusal struct {
+	code   int32
+	remark string
+}
+
+func (e *refusal) Error() string { return fmt.Sprintf("code %d: %s", e.code, e.remark) }
+
+func refuse(code int32, format string, args ...any) *refusal {
+	return &refusal{code, fmt.Sprintf(format, args...)}
+}
+
+// errorAnswer is the table from errors to codes of the wire.
+func errorAnswer(err error) (code int32, remark string) {
+	var ref *refusal
+	var field *remoting.FieldError
+	var name *message.NameError
+	var format *message.FormatError
+	var notMaster *raftlog.NotMasterError
+	switch {
+	case errors.As(err, &ref):
+		return ref.code, ref.remark
+	case errors.As(err, &field):
+		return remoting.SystemError, err.Error()
+	case errors.As(err, &name):
+		return remoting.InvalidParameter, err.Error()
+	case errors.As(err, &format):
+		return remoting.MessageIllegal, err.Error()
+	case errors.As(err, &notMaster):
+		return remoting.ServiceNotAvailable, remarkNotStored
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return remoting.ServiceNotAvailable, "no quorum answered in time"
+	}
+	return remoting.SystemError, err.Error()
+}
+
+func answerError(p *remoting.Pending, err error) {
+	code, remark := errorAnswer(err)
+	p.Answer(remoting.NewResponse(code, remark))
+}
+
+func replyError(c *remoting.Conn, req *remoting.Command, err error) {
+	code, remark := errorAnswer(err)
+	c.ReplyError(req, code, remark)
+}
+
+// ok answers an empty success.
+func ok(p *remoting.Pending) { p.Answer(remoting.NewResponse(remoting.Success, "")) }
+
+// confirm returns once this replica is known to be master, by a quorum, at some moment after the call began, with all that was
+// committed then applied.
+func (r *Replica) confirm(ctx context.Context) error {
+	_, err := r.raft.ReadIndex(ctx)
+	return err
+}
+
+// commitCommand proposes a command of a request that may block, and turns its outcome into an error.
+func (r *Replica) commitCommand(kind uint8, body []byte) (state.Effect, error) {
+	e, o := r.await(kind, body)
+	switch o {
+	case outcomeOK:
+		return e, nil
+	case outcomeNotStored:
+		return e, refuse(remoting.ServiceNotAvailable, remarkNotStored)
+	}
+	return e, refuse(remoting.ServiceNotAvailable, remarkUnknown)
+}
+
+// door tells why a send or a change is refused right now although this replica is master, or nil.
+func (r *Replica) door() *refusal {
+	st := r.raft.Status()
+	if need := max(st.K, st.MinISR); st.Heard < need {
+		return refuse(remoting.SystemError, "[NOT_STORED] %d of the %d replicas that must have a message were heard within the last second", st.Heard, need)
+	}
+	if r.node.diskFull.Load() {
+		return refuse(remoting.SystemError, "[NOT_STORED] the disk of the master is nearly full")
+	}
+	return nil
+}
+
+// topic finds a topic, or the refusal for an unknown one.
+func (r *Replica) topic(name string) (state.Topic, *refusal) {
+	if t, ok := r.st.Topic(name); ok {
+		return t, nil
+	}
+	return state.Topic{}, refuse(remoting.TopicNotExist, "topic %q does not exist in group %s: create it, or send to it while auto-create is on", name, r.group)
+}
+
+// queue reads the queueId field and checks it against the topic.
+func queueOf(t *state.Topic, req *remoting.Command) (ids.QueueID, error) {
+	q, err := req.MustInt32("queueId")
+	if err != nil {
+		return 0, err
+	}
+	if n := max(t.ReadQueues, t.WriteQueues); q < 0 || q >= n {
+		return 0, refuse(remoting.InvalidParameter, "queue %d of topic %s does not exist: it has %d", q, t.Name, n)
+	}
+	return ids.QueueID(q), nil
+}

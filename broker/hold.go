@@ -1,0 +1,121 @@
+package broker
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ledgermq/ledgermq/index"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/remoting"
+)
+
+// maxHeld bounds the pulls that wait in one replica; one more is answered at once, as if its time were over.
+const maxHeld = 100_000
+
+// heldPull is a pull that found nothing and waits.
+type heldPull struct {
+	req      pullRequest // owns its strings
+	key      index.Key
+	pending  remoting.Pending
+	conn     *remoting.Conn
+	deadline time.Time
+	moved    bool // its filter has passed over messages: offset is not what the client asked for
+	// ahead tells that the pull is beyond the end that this replica knows. It is a slave's, or one of a master that was
+	// not confirmed; it is woken when the queue reaches it.
+	ahead bool
+}
+
+// holds are the pulls that wait for a message in their queue. They are woken by arrival; the deadline only ends the wait.
+//
+// Invariant: n is the number of pulls in byQueue.
+type holds struct {
+	mu      sync.Mutex
+	byQueue map[index.Key][]*heldPull
+	n       int
+}
+
+func newHolds() holds { return holds{byQueue: map[index.Key][]*heldPull{}} }
+
+// add keeps p, or returns false at the bound. The caller looks at the queue again afterwards: a message may have come between
+// its look and this call.
+func (h *holds) add(p *heldPull) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.n >= maxHeld {
+		return false
+	}
+	h.byQueue[p.key] = append(h.byQueue[p.key], p)
+	h.n++
+	return true
+}
+
+// waiting tells whether anybody waits on a queue.
+func (h *holds) waiting(k index.Key) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.byQueue[k]) > 0
+}
+
+// take removes the pulls of a queue that can go on now that it ends at end.
+func (h *holds) take(k index.Key, end ids.QueueOffset) []*heldPull {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.remove(k, func(p *heldPull) bool { return p.req.offset < end })
+}
+
+// expired removes the pulls whose time is over, and those whose client is gone.
+func (h *holds) expired(now time.Time) []*heldPull {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []*heldPull
+	for k := range h.byQueue {
+		out = append(out, h.remove(k, func(p *heldPull) bool { return !now.Before(p.deadline) })...)
+	}
+	return out
+}
+
+// ofConn removes the pulls of a connection that closed.
+func (h *holds) ofConn(c *remoting.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for k := range h.byQueue {
+		h.remove(k, func(p *heldPull) bool { return p.conn == c })
+	}
+}
+
+// all removes every pull.
+func (h *holds) all() []*heldPull {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []*heldPull
+	for k := range h.byQueue {
+		out = append(out, h.remove(k, func(*heldPull) bool { return true })...)
+	}
+	return out
+}
+
+// withdraw removes p and tells whether it still waited: who removes a pull answers it.
+func (h *holds) withdraw(p *heldPull) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.remove(p.key, func(o *heldPull) bool { return o == p })) > 0
+}
+
+func (h *holds) remove(k index.Key, which func(*heldPull) bool) (out []*heldPull) {
+	list := h.byQueue[k]
+	list = slices.DeleteFunc(list, func(p *heldPull) bool {
+		if which(p) {
+			out = append(out, p)
+			return true
+		}
+		return false
+	})
+	if len(list) == 0 {
+		delete(h.byQueue, k)
+	} else {
+		h.byQueue[k] = list
+	}
+	h.n -= len(out)
+	return out
+}

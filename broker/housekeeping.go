@@ -1,0 +1,170 @@
+package broker
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/index"
+	"github.com/ledgermq/ledgermq/internal/ids"
+)
+
+const (
+	houseTick      = 50 * time.Millisecond
+	presenceEvery  = 10 * time.Second
+	retentionEvery = 10 * time.Second
+)
+
+// housekeeping is what a replica does by the clock: it ends held pulls whose time is over, forgets silent members, writes
+// consumer offsets that have waited, mends the index, and gives up old segments.
+func (r *Replica) housekeeping() {
+	t := time.NewTicker(houseTick)
+	defer t.Stop()
+	var presenceAt, retentionAt time.Time
+	for {
+		select {
+		case <-t.C:
+		case <-r.mend:
+			retentionAt = time.Time{}
+		case <-r.ctx.Done():
+			for _, h := range r.holds.all() {
+				r.expire(h)
+			}
+			return
+		}
+		now := r.now()
+		for _, h := range r.holds.expired(now) {
+			r.expire(h)
+		}
+		if r.commits.due(now) {
+			r.flushCommits("", nil)
+		}
+		if now.Sub(presenceAt) > presenceEvery {
+			presenceAt = now
+			r.presenceMu.Lock()
+			changed := r.presence.expire(now)
+			r.presenceMu.Unlock()
+			r.notifyMembers(changed)
+		}
+		if now.Sub(retentionAt) > retentionEvery {
+			retentionAt = now
+			if err := r.mendIndex(); err != nil {
+				r.log.Error().Err(err).Msg("a part of the queue index cannot be rebuilt")
+			}
+			if err := r.retain(now); err != nil {
+				r.log.Error().Err(err).Msg("old segments cannot be given up")
+			}
+		}
+	}
+}
+
+// retain proposes to give up the front of the log when its oldest segments are older or more than the options allow. Never past
+// what any member of the group lacks, nor past this master's own durable snapshot: an absent replica holds the front.
+func (r *Replica) retain(now time.Time) error {
+	if !r.isMaster() {
+		return nil
+	}
+	front, err := r.frontWanted(now)
+	if err != nil || front == 0 {
+		return err
+	}
+	var mins []state.QueueMin
+	err = r.idx.CutMins(front, func(k index.Key, first ids.QueueOffset) error {
+		mins = append(mins, state.QueueMin{Key: k, Min: first})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for {
+		n := min(len(mins), state.MaxCutMins)
+		if _, err := r.commitCommand(state.RecordCutFront, state.AppendCutFront(nil, front, mins[:n])); err != nil {
+			return fmt.Errorf("cut the front at %d: %w", front, err)
+		}
+		if mins = mins[n:]; len(mins) == 0 {
+			return nil
+		}
+	}
+}
+
+// frontWanted returns the base of the first segment to keep, 0 when nothing is to go.
+func (r *Replica) frontWanted(now time.Time) (ids.PhysicalOffset, error) {
+	segs := r.clog.Segments()
+	held := r.raft.MinMatch()
+	snapshot := ids.PhysicalOffset(r.checkpoint.offset.Load())
+	var front ids.PhysicalOffset
+	for i, s := range segs {
+		if !s.Sealed || i+1 == len(segs) || s.LastIndex >= held {
+			break
+		}
+		next := segs[i+1].Base
+		if next > snapshot {
+			break
+		}
+		tooMuch := r.node.o.RetentionBytes > 0 && r.appliedEnd.Load()-int64(s.Base) > r.node.o.RetentionBytes
+		tooOld := false
+		if !tooMuch && r.node.o.RetentionAge > 0 {
+			at, err := r.timeOf(s.FirstIndex, s.LastIndex)
+			if err != nil {
+				return 0, err
+			}
+			tooOld = at != 0 && now.Sub(time.UnixMilli(at)) > r.node.o.RetentionAge
+		}
+		if !tooMuch && !tooOld {
+			break
+		}
+		front = next
+	}
+	if int64(front) <= r.checkpoint.cut.Load() || front <= r.clog.FirstOffset() {
+		return 0, nil
+	}
+	return front, nil
+}
+
+// timeOf is the time of the last frame with records in [first, last]; 0 when all are empty.
+func (r *Replica) timeOf(first, last ids.Index) (int64, error) {
+	for i := last; i >= first; i-- {
+		f, err := r.clog.ReadFrame(i, nil)
+		if err != nil {
+			return 0, err
+		}
+		if !f.Empty() {
+			return f.Time(), nil
+		}
+	}
+	return 0, nil
+}
+
+// mendIndex fills holes that damaged index files left, from the log.
+func (r *Replica) mendIndex() error {
+	for _, hole := range r.idx.Missing() {
+		if int64(hole.To) > r.appliedEnd.Load() || hole.From < r.clog.FirstOffset()&^(ids.PhysicalOffset(r.clog.SegmentSize())-1) {
+			continue
+		}
+		first, err := r.clog.IndexAt(hole.From)
+		if err != nil {
+			return fmt.Errorf("find the frame at %d: %w", hole.From, err)
+		}
+		err = r.idx.Rebuild(hole, func(add func(index.Key, ids.QueueOffset, index.Entry) error) error {
+			for f, err := range r.clog.Frames(first) {
+				if err != nil {
+					return err
+				}
+				if f.Offset() >= hole.To {
+					return nil
+				}
+				for rec := range f.Records() {
+					if err := addMessage(rec, add); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		r.log.Info().Int64("from", int64(hole.From)).Int64("to", int64(hole.To)).Msg("a damaged part of the queue index was rebuilt from the log")
+	}
+	return nil
+}

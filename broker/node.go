@@ -1,0 +1,423 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/ledgermq/ledgermq/commitlog"
+	"github.com/ledgermq/ledgermq/controller"
+	"github.com/ledgermq/ledgermq/controller/controllerpb"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/internal/vfs"
+	"github.com/ledgermq/ledgermq/raftlog"
+	"github.com/ledgermq/ledgermq/raftlog/peer"
+)
+
+const (
+	heartbeatEvery = 200 * time.Millisecond
+	// callTimeout bounds one call of a controller. Nothing on the way of a message waits for it.
+	callTimeout = 2 * time.Second
+)
+
+// Node is one process's part of a cluster: the replicas that the controller wants here, the replication transport they share,
+// and the loops that talk to controllers and name servers. A dead controller stops none of it: a node that starts again opens
+// its replicas from what its folder says.
+//
+// All methods may be called from any goroutine.
+type Node struct {
+	o    NodeOptions
+	log  zerolog.Logger
+	lock io.Closer
+	ctl  *controller.Client
+	ctx  context.Context
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	transport  atomic.Pointer[peer.Transport] // nil until the cluster id is known
+	diskFull   atomic.Bool
+	heard      atomic.Int64    // unix ms of the last heartbeat that a controller answered
+	kick       []chan struct{} // one for each registrar
+	registrars []*registrar
+
+	mu       sync.Mutex
+	file     nodeFile
+	replicas map[ids.GroupID]*hosted
+	failed   chan struct{} // closed when failure is set
+	failure  error
+}
+
+// hosted is one replica of this node in any state: being opened, open, or parked before it could open.
+type hosted struct {
+	file    replicaFile
+	parked  string   // why it did not open; "" otherwise
+	opening bool     // a goroutine works on it
+	r       *Replica // nil until open
+}
+
+// OpenNode takes the data folder and checks that it is this node's. It returns vfs.ErrLocked when another process uses the
+// folder, and an error that names the mend when the folder is another node's or another version's.
+func OpenNode(o NodeOptions) (*Node, error) {
+	o.EnsureDefaults()
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	if err := vfs.MkdirDurable(o.FS, filepath.Join(o.Dir, "groups")); err != nil {
+		return nil, fmt.Errorf("broker: make data folder: %w", err)
+	}
+	lock, err := o.FS.Lock(filepath.Join(o.Dir, "LOCK"))
+	if errors.Is(err, vfs.ErrLocked) {
+		return nil, fmt.Errorf("broker: data folder %s is in use by another process: stop that one first, or use another folder: %w", o.Dir, err)
+	} else if err != nil {
+		return nil, fmt.Errorf("broker: lock data folder %s: %w", o.Dir, err)
+	}
+	n := &Node{o: o, lock: lock, replicas: map[ids.GroupID]*hosted{}, failed: make(chan struct{}),
+		log: o.Logger.With().Str("node", string(o.ID)).Logger()}
+	n.ctx, n.stop = context.WithCancel(context.Background())
+	for _, addr := range o.Namesrv {
+		n.kick = append(n.kick, make(chan struct{}, 1))
+		n.registrars = append(n.registrars, &registrar{n: n, addr: addr})
+	}
+	if n.file, err = loadNodeFile(o.FS, o.Dir, o.ID); err == nil {
+		n.ctl, err = controller.Dial(o.Controllers, o.Secret, controller.WithCallTimeout(callTimeout))
+	}
+	if err == nil {
+		err = n.sweepUnfinished()
+	}
+	if err != nil {
+		n.stop()
+		return nil, errors.Join(fmt.Errorf("broker: %w", err), lock.Close())
+	}
+	return n, nil
+}
+
+// Start opens the replicas of the folder and begins to talk to controllers, peers and name servers.
+func (n *Node) Start() {
+	if n.file.Cluster != "" {
+		if err := n.join(n.file.Cluster); err != nil {
+			n.fail(err)
+			return
+		}
+		n.openKnown()
+	}
+	n.spawn(n.controllerLoop)
+	n.spawn(n.watchDisk)
+	for i, g := range n.registrars {
+		n.spawn(func() { n.registerLoop(g, n.kick[i]) })
+	}
+}
+
+func (n *Node) spawn(f func()) {
+	n.wg.Add(1)
+	go func() {
+		defer n.wg.Done()
+		f()
+	}()
+}
+
+// Failed is closed when the node cannot go on, for example because another process took its identity. Err tells why.
+func (n *Node) Failed() <-chan struct{} { return n.failed }
+
+// Err returns what stopped the node by itself, nil while nothing did.
+func (n *Node) Err() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.failure
+}
+
+func (n *Node) fail(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.failure == nil {
+		n.failure = err
+		close(n.failed)
+	}
+}
+
+// Close is a clean stop: replicas write their state and mark their logs, so that the next start has nothing to replay.
+func (n *Node) Close() error { return n.shut(true) }
+
+// Kill stops without writing anything more, as a crash of the process would.
+func (n *Node) Kill() { _ = n.shut(false) }
+
+func (n *Node) shut(clean bool) error {
+	n.stop()
+	n.wg.Wait()
+	var errs []error
+	for _, h := range n.hostedList() {
+		if h.r != nil {
+			errs = append(errs, h.r.close(clean))
+		}
+	}
+	if t := n.transport.Load(); t != nil {
+		errs = append(errs, t.Close())
+	} else if n.o.PeerListener != nil {
+		errs = append(errs, n.o.PeerListener.Close())
+	}
+	errs = append(errs, n.ctl.Close(), n.lock.Close())
+	return errors.Join(errs...)
+}
+
+func (n *Node) hostedList() []hosted {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make([]hosted, 0, len(n.replicas))
+	for _, h := range n.replicas {
+		out = append(out, *h)
+	}
+	slices.SortFunc(out, func(a, b hosted) int { return strings.Compare(a.file.Group, b.file.Group) })
+	return out
+}
+
+// open lists the replicas that are open.
+func (n *Node) open() []*Replica {
+	var out []*Replica
+	for _, h := range n.hostedList() {
+		if h.r != nil {
+			out = append(out, h.r)
+		}
+	}
+	return out
+}
+
+// Replica returns the open replica of the group, nil when there is none.
+func (n *Node) Replica(group string) *Replica {
+	for _, r := range n.open() {
+		if r.group == group {
+			return r
+		}
+	}
+	return nil
+}
+
+// Ready returns nil when every replica that this node is known to have is open and knows a master.
+func (n *Node) Ready() error {
+	hs := n.hostedList()
+	if len(hs) == 0 {
+		return errors.New("no replica yet")
+	}
+	for _, h := range hs {
+		if h.parked != "" {
+			return fmt.Errorf("group %s: parked: %s", h.file.Group, h.parked)
+		}
+		if h.r == nil {
+			return fmt.Errorf("group %s: opening", h.file.Group)
+		}
+		if st := h.r.raft.Status(); st.Parked != "" {
+			return fmt.Errorf("group %s: parked: %s", h.file.Group, st.Parked)
+		} else if st.Master == 0 {
+			return fmt.Errorf("group %s: no master known", h.file.Group)
+		}
+	}
+	return nil
+}
+
+// join ties the node to its cluster and starts the transport. The caller runs before or inside the controller loop.
+func (n *Node) join(cluster string) error {
+	id, err := ids.ParseUUID(cluster)
+	if err != nil {
+		return fmt.Errorf("broker: cluster id in node.json: %w", err)
+	}
+	t, err := peer.New(peer.Options{Cluster: ids.ClusterID(id), Node: n.o.ID, Secret: n.o.Secret, Listener: n.o.PeerListener,
+		Receive: n.receive, Closed: n.peerClosed, Log: n.log})
+	if err != nil {
+		return fmt.Errorf("broker: replication transport: %w", err)
+	}
+	n.mu.Lock()
+	peers := maps.Clone(n.file.Peers)
+	n.mu.Unlock()
+	for node, addr := range peers {
+		t.SetPeer(ids.NodeID(node), addr)
+	}
+	n.transport.Store(t)
+	t.Start()
+	return nil
+}
+
+// receive hands what a peer sent to the replicas. It runs on the transport's goroutine and never blocks.
+func (n *Node) receive(from ids.NodeID, envs []peer.Envelope) {
+	for i := range envs {
+		env := &envs[i]
+		n.mu.Lock()
+		h := n.replicas[env.Group]
+		n.mu.Unlock()
+		if h == nil || h.r == nil || h.r.id != env.To {
+			continue
+		}
+		if !h.r.from(env.From, from) {
+			n.log.Warn().Str("group", h.file.Group).Str("peer", string(from)).Uint64("replica", uint64(env.From)).Msg("message of a replica that does not live on that node: dropped")
+			continue
+		}
+		h.r.raft.Receive(*env)
+	}
+}
+
+// peerClosed tells the replicas that a connection to a node went down, so that they send again at once.
+func (n *Node) peerClosed(node ids.NodeID) {
+	for _, r := range n.open() {
+		r.raft.PeerDown(node)
+	}
+}
+
+func (n *Node) send(to ids.NodeID, envs []peer.Envelope) {
+	if t := n.transport.Load(); t != nil {
+		t.Send(to, envs)
+	}
+}
+
+// sweepUnfinished removes folders of replicas whose creation a crash cut off. Their incarnation was never reported.
+func (n *Node) sweepUnfinished() error {
+	dir := filepath.Join(n.o.Dir, "groups")
+	names, err := n.o.FS.List(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, newSuffix) {
+			if err := removeAll(n.o.FS, filepath.Join(dir, name)); err != nil {
+				return fmt.Errorf("remove unfinished replica %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+const newSuffix = ".new"
+
+func removeAll(fs vfs.FS, dir string) error {
+	names, err := fs.List(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		p := filepath.Join(dir, name)
+		if info, err := fs.Stat(p); err != nil {
+			return err
+		} else if info.IsDir {
+			if err := removeAll(fs, p); err != nil {
+				return err
+			}
+		} else if err := fs.Remove(p); err != nil {
+			return err
+		}
+	}
+	return fs.Remove(dir)
+}
+
+// openKnown opens every replica of the folder.
+func (n *Node) openKnown() {
+	dir := filepath.Join(n.o.Dir, "groups")
+	names, err := n.o.FS.List(dir)
+	if err != nil {
+		n.fail(fmt.Errorf("broker: list replicas: %w", err))
+		return
+	}
+	for _, name := range names {
+		id, err := ids.ParseUUID(name)
+		if err != nil {
+			n.log.Warn().Str("folder", name).Msg("not the folder of a replica: ignored")
+			continue
+		}
+		f, err := loadReplicaFile(n.o.FS, filepath.Join(dir, name))
+		h := &hosted{file: f}
+		if err != nil {
+			h.parked = err.Error()
+		}
+		n.mu.Lock()
+		n.replicas[ids.GroupID(id)] = h
+		n.mu.Unlock()
+		if err == nil {
+			n.openReplica(ids.GroupID(id), nil, 0)
+		}
+	}
+}
+
+// openReplica opens a replica's folder beside the other work of the node. starts is the greatest start counter that the
+// controller saw of it.
+func (n *Node) openReplica(id ids.GroupID, record *raftlog.EpochRecord, starts uint64) {
+	n.mu.Lock()
+	h := n.replicas[id]
+	if h.opening || h.r != nil || h.parked != "" {
+		n.mu.Unlock()
+		return
+	}
+	h.opening = true
+	f := h.file
+	n.mu.Unlock()
+	n.spawn(func() {
+		r, err := openReplica(n, id, f, record, starts)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		h.opening = false
+		if err != nil {
+			h.parked = err.Error()
+			n.log.Error().Str("group", f.Group).Err(err).Msg("replica is parked: it neither votes, acknowledges nor leads")
+			return
+		}
+		h.r = r
+	})
+}
+
+// create makes the folder of a replica that the controller wants, under a random incarnation. It is whole or absent: the
+// folder gets its name last.
+func (n *Node) create(id ids.GroupID, cluster ids.ClusterID, w *controllerpb.WantedReplica) (replicaFile, error) {
+	fs, groups := n.o.FS, filepath.Join(n.o.Dir, "groups")
+	inc := ids.Incarnation(ids.NewUUID(nil))
+	f := replicaFile{Version: nodeFileVersion, Group: w.GroupName, GroupID: id.String(), Cluster: cluster.String(),
+		Replica: ids.ReplicaID(w.ReplicaId), Slot: ids.Slot(w.Slot), Incarnation: inc.String(), SegmentSize: w.SegmentSize}
+	tmp, dir := filepath.Join(groups, id.String()+newSuffix), filepath.Join(groups, id.String())
+	if err := vfs.MkdirDurable(fs, tmp); err != nil {
+		return f, err
+	}
+	owner := raftlog.Owner{Replica: f.Replica, Incarnation: inc}
+	if err := commitlog.Create(logOptions(n.o, tmp, cluster, id, w.SegmentSize), owner.Encode()); err != nil {
+		return f, err
+	}
+	if err := f.save(fs, tmp); err != nil {
+		return f, err
+	}
+	if err := fs.Rename(tmp, dir); err != nil {
+		return f, err
+	}
+	return f, fs.SyncDir(groups)
+}
+
+func logOptions(o NodeOptions, dir string, cluster ids.ClusterID, group ids.GroupID, segment int64) commitlog.Options {
+	return commitlog.Options{FS: o.FS, Dir: filepath.Join(dir, "log"), Cluster: cluster, Group: group, SegmentSize: segment}
+}
+
+// watchDisk keeps diskFull: less free than the larger of 5 % and two segments of the largest kind here.
+func (n *Node) watchDisk() {
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		var segment int64
+		for _, h := range n.hostedList() {
+			segment = max(segment, h.file.SegmentSize)
+		}
+		free, total, err := n.o.FS.Space(n.o.Dir)
+		full := err == nil && free < max(total/20, uint64(2*segment))
+		if n.diskFull.Swap(full) != full {
+			if full {
+				n.log.Error().Uint64("free_bytes", free).Msg("disk nearly full: sends are refused until there is room")
+			} else {
+				n.log.Info().Uint64("free_bytes", free).Msg("disk has room again: sends are taken")
+			}
+		}
+		select {
+		case <-t.C:
+		case <-n.ctx.Done():
+			return
+		}
+	}
+}

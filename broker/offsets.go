@@ -1,0 +1,397 @@
+package broker
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/controller/controllerpb"
+	"github.com/ledgermq/ledgermq/index"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/message"
+	"github.com/ledgermq/ledgermq/remoting"
+)
+
+// commitDelay is how long a consumer offset that nobody waits for may stay in memory. A kill of the master loses at most
+// that.
+const commitDelay = 200 * time.Millisecond
+
+// commits gathers consumer offsets, so that many small commits become one command in the log.
+type commits struct {
+	mu      sync.Mutex
+	pending map[commitKey]ids.QueueOffset
+	since   time.Time // of the oldest one
+}
+
+type commitKey struct {
+	group string
+	queue index.Key
+}
+
+// add keeps the newest offset of a queue. The bound is the number of queues times groups, which is part of the state anyway.
+func (c *commits) add(k commitKey, o ids.QueueOffset, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pending == nil {
+		c.pending = map[commitKey]ids.QueueOffset{}
+	}
+	if len(c.pending) == 0 {
+		c.since = now
+	}
+	c.pending[k] = o
+}
+
+// take removes the pending offsets of one group, or of all groups when it is empty, in a fixed order.
+func (c *commits) take(group string) []state.ConsumerOffset {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []state.ConsumerOffset
+	for k, o := range c.pending {
+		if group == "" || k.group == group {
+			out = append(out, state.ConsumerOffset{Group: k.group, Topic: k.queue.Topic, Queue: k.queue.Queue, Offset: o})
+			delete(c.pending, k)
+		}
+	}
+	sort.Slice(out, func(i, j int) bool {
+		a, b := &out[i], &out[j]
+		if a.Group != b.Group {
+			return a.Group < b.Group
+		}
+		return index.Key{Topic: a.Topic, Queue: a.Queue}.Compare(index.Key{Topic: b.Topic, Queue: b.Queue}) < 0
+	})
+	return out
+}
+
+// due tells whether the oldest pending offset has waited long enough.
+func (c *commits) due(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pending) > 0 && now.Sub(c.since) >= commitDelay*3/4
+}
+
+// flushCommits proposes what is pending of a group, or of all; done may be nil.
+func (r *Replica) flushCommits(group string, done func(outcome)) {
+	list := r.commits.take(group)
+	if len(list) == 0 {
+		if done != nil {
+			done(outcomeOK)
+		}
+		return
+	}
+	r.proposeCommand(state.RecordOffsets, state.AppendOffsets(nil, list), func(o outcome, _ state.Effect) {
+		if done != nil {
+			done(o)
+		}
+	})
+}
+
+// awaitCommits flushes what is pending of a group and waits until it is applied.
+func (r *Replica) awaitCommits(group string) error {
+	ch := make(chan outcome, 1)
+	r.flushCommits(group, func(o outcome) { ch <- o })
+	switch <-ch {
+	case outcomeOK:
+		return nil
+	case outcomeNotStored:
+		return refuse(remoting.ServiceNotAvailable, remarkNotStored)
+	}
+	return refuse(remoting.ServiceNotAvailable, remarkUnknown)
+}
+
+// commitWithPull takes the consumer offset that a pull carries. A slave passes it on.
+func (r *Replica) commitWithPull(c *remoting.Conn, p *pullRequest, t *state.Topic) {
+	if r.isMaster() {
+		r.commits.add(commitKey{strings.Clone(p.group), index.Key{Topic: t.ID, Queue: p.queue}}, p.commit, r.now())
+		return
+	}
+	req := remoting.NewRequest(remoting.UpdateConsumerOffset)
+	req.Set("consumerGroup", strings.Clone(p.group))
+	req.Set("topic", strings.Clone(p.topic))
+	req.SetInt64("queueId", int64(p.queue))
+	req.SetInt64("commitOffset", int64(p.commit))
+	r.srv.Go(func() { r.forwarder.oneWay(req) })
+}
+
+// handleUpdateOffset takes UPDATE_CONSUMER_OFFSET (15). One that comes one-way waits up to commitDelay for others; one that is
+// waited for is answered when it is committed.
+func (r *Replica) handleUpdateOffset(c *remoting.Conn, req *remoting.Command) {
+	if !r.isMaster() {
+		r.forward(c, req)
+		return
+	}
+	k, o, err := r.parseCommit(req)
+	if err != nil {
+		replyError(c, req, err)
+		return
+	}
+	r.commits.add(k, o, r.now())
+	if req.OneWay() {
+		return
+	}
+	pend := c.Pending(req)
+	r.flushCommits(k.group, func(o outcome) { answerOutcome(&pend, o) })
+}
+
+// updateOffset is handleUpdateOffset for a request that waited for a master and met it here.
+func (r *Replica) updateOffset(req *remoting.Command, pend *remoting.Pending) {
+	k, o, err := r.parseCommit(req)
+	if err != nil {
+		answerError(pend, err)
+		return
+	}
+	r.commits.add(k, o, r.now())
+	if err := r.awaitCommits(k.group); err != nil {
+		answerError(pend, err)
+		return
+	}
+	ok(pend)
+}
+
+func answerOutcome(pend *remoting.Pending, o outcome) {
+	switch o {
+	case outcomeOK:
+		ok(pend)
+	case outcomeNotStored:
+		pend.Answer(remoting.NewResponse(remoting.ServiceNotAvailable, remarkNotStored))
+	default:
+		pend.Answer(remoting.NewResponse(remoting.ServiceNotAvailable, remarkUnknown))
+	}
+}
+
+func (r *Replica) parseCommit(req *remoting.Command) (k commitKey, o ids.QueueOffset, err error) {
+	group, err := req.MustString("consumerGroup")
+	if err != nil {
+		return k, 0, err
+	}
+	name, err := req.MustString("topic")
+	if err != nil {
+		return k, 0, err
+	}
+	if err := message.ValidGroup(group); err != nil {
+		return k, 0, err
+	}
+	t, ref := r.topic(name)
+	if ref != nil {
+		return k, 0, ref
+	}
+	q, err := queueOf(&t, req)
+	if err != nil {
+		return k, 0, err
+	}
+	v, err := req.MustInt64("commitOffset")
+	if err != nil {
+		return k, 0, err
+	}
+	if _, known := r.st.Group(group); !known && r.node.o.NoAutoCreateGroup {
+		return k, 0, refuse(remoting.SubscriptionGroupNotExist, "consumer group %q does not exist: create it", group)
+	}
+	if v < 0 {
+		return k, 0, refuse(remoting.InvalidParameter, "consumer offset %d is negative", v)
+	}
+	return commitKey{strings.Clone(group), index.Key{Topic: t.ID, Queue: q}}, ids.QueueOffset(v), nil
+}
+
+func (r *Replica) requestContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(r.ctx, requestTimeout)
+}
+
+// queryOffset takes QUERY_CONSUMER_OFFSET (14). Only a master that a quorum has just confirmed answers, since an old answer
+// would send a group back. "None was stored" is 22; a group that is new to a queue which still has its first message, or had
+// none yet, starts at 0, so that it misses nothing that arrives in between.
+func (r *Replica) queryOffset(req *remoting.Command, pend *remoting.Pending) {
+	if !r.isMaster() {
+		r.forwardOr(req, pend, r.offsetWithoutMaster)
+		return
+	}
+	group, err := req.MustString("consumerGroup")
+	if err != nil {
+		answerError(pend, err)
+		return
+	}
+	name, err := req.MustString("topic")
+	if err != nil {
+		answerError(pend, err)
+		return
+	}
+	if err := r.awaitCommits(group); err != nil {
+		answerError(pend, err)
+		return
+	}
+	ctx, cancel := r.requestContext()
+	defer cancel()
+	if err := r.confirm(ctx); err != nil {
+		answerError(pend, err)
+		return
+	}
+	t, ref := r.topic(name)
+	if ref != nil {
+		answerError(pend, ref)
+		return
+	}
+	q, err := queueOf(&t, req)
+	if err != nil {
+		answerError(pend, err)
+		return
+	}
+	if o, stored := r.st.ConsumerOffset(group, name, q); stored {
+		answerOffset(pend, int64(o))
+		return
+	}
+	zero, err := req.BoolOr("setZeroIfNotFound", true)
+	if err != nil {
+		answerError(pend, err)
+		return
+	}
+	if zero && r.startsWarm(index.Key{Topic: t.ID, Queue: q}) {
+		answerOffset(pend, 0)
+		return
+	}
+	pend.Answer(remoting.NewResponse(remoting.QueryNotFound, "the group has no offset in this queue"))
+}
+
+// startsWarm tells whether a queue still begins at 0 and its first message, if any, is not cold.
+func (r *Replica) startsWarm(k index.Key) bool {
+	first, end := r.queueRange(k)
+	if first != 0 {
+		return false
+	}
+	if end == 0 {
+		return true
+	}
+	e, err := r.entries(k, 0, 1, nil)
+	return err == nil && len(e) == 1 && !r.cold(e[0].Offset)
+}
+
+// offsetWithoutMaster answers 14 on a slave when the controller says that the group has no master: an offset it holds, or
+// "ask later", never "there is none".
+func (r *Replica) offsetWithoutMaster(req *remoting.Command, pend *remoting.Pending) {
+	ctx, cancel := context.WithTimeout(r.ctx, time.Second)
+	defer cancel()
+	g, err := r.node.ctl.GetGroup(ctx, r.group)
+	if err == nil && !liveMaster(g) {
+		q, qerr := req.MustInt32("queueId")
+		if o, stored := r.st.ConsumerOffset(req.GetOr("consumerGroup", ""), req.GetOr("topic", ""), ids.QueueID(q)); stored && qerr == nil {
+			answerOffset(pend, int64(o))
+			return
+		}
+	}
+	pend.Answer(remoting.NewResponse(remoting.ServiceNotAvailable, "[NOT_STORED] group "+r.group+" has no master at the moment: ask again"))
+}
+
+func liveMaster(g *controllerpb.Group) bool { return g.GetMaster() != nil && g.GetMaster().GetLive() }
+
+func answerOffset(pend *remoting.Pending, o int64) {
+	resp := remoting.NewResponse(remoting.Success, "")
+	resp.SetInt64("offset", o)
+	pend.Answer(resp)
+}
+
+// queueBounds takes SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX_OFFSET (30), GET_MIN_OFFSET (31) and GET_EARLIEST_MSG_STORETIME
+// (32), on a confirmed master.
+func (r *Replica) queueBounds(req *remoting.Command, pend *remoting.Pending) {
+	if !r.isMaster() {
+		r.forwardPending(req, pend)
+		return
+	}
+	ctx, cancel := r.requestContext()
+	defer cancel()
+	if err := r.confirm(ctx); err != nil {
+		answerError(pend, err)
+		return
+	}
+	name, err := req.MustString("topic")
+	if err != nil {
+		answerError(pend, err)
+		return
+	}
+	t, ref := r.topic(name)
+	if ref != nil {
+		answerError(pend, ref)
+		return
+	}
+	q, err := queueOf(&t, req)
+	if err != nil {
+		answerError(pend, err)
+		return
+	}
+	k := index.Key{Topic: t.ID, Queue: q}
+	first, end := r.queueRange(k)
+	switch req.Code {
+	case remoting.GetMaxOffset:
+		answerOffset(pend, int64(end))
+	case remoting.GetMinOffset:
+		answerOffset(pend, int64(first))
+	case remoting.GetEarliestMsgStoreTime:
+		at := int64(-1)
+		if first < end {
+			if at, err = r.storeTime(k, first); err != nil {
+				answerError(pend, err)
+				return
+			}
+		}
+		resp := remoting.NewResponse(remoting.Success, "")
+		resp.SetInt64("timestamp", at)
+		pend.Answer(resp)
+	default:
+		ts, err := req.MustInt64("timestamp")
+		if err != nil {
+			answerError(pend, err)
+			return
+		}
+		o, err := r.searchTime(k, first, end, ts, strings.EqualFold(req.GetOr("boundaryType", "LOWER"), "UPPER"))
+		if err != nil {
+			answerError(pend, err)
+			return
+		}
+		answerOffset(pend, int64(o))
+	}
+}
+
+// searchTime returns the first offset whose store time is at least ts; with upper the last one whose store time is at most ts,
+// and the first offset when all are later. Store times never decrease along the log. Beyond the last message it is the end.
+func (r *Replica) searchTime(k index.Key, first, end ids.QueueOffset, ts int64, upper bool) (ids.QueueOffset, error) {
+	var err error
+	n := sort.Search(int(end-first), func(i int) bool {
+		at, e := r.storeTime(k, first+ids.QueueOffset(i))
+		if e != nil && err == nil {
+			err = e
+		}
+		if upper {
+			return at > ts
+		}
+		return at >= ts
+	})
+	if err != nil {
+		return 0, err
+	}
+	o := first + ids.QueueOffset(n)
+	if upper && o > first && o < end {
+		o--
+	}
+	return o, nil
+}
+
+// storeTime reads the store time of one message.
+func (r *Replica) storeTime(k index.Key, o ids.QueueOffset) (int64, error) {
+	e, err := r.entries(k, o, 1, nil)
+	if err != nil {
+		return 0, err
+	}
+	// The field lies behind the host of the producer, whose size the system flag tells.
+	const sysFlagAt, bornHostAt, v4, v6 = 36, 48, 8, 20
+	var head [bornHostAt + v6 + 8]byte
+	b := head[:min(len(head), int(e[0].Size))]
+	if err := r.clog.ReadAt(b, e[0].Offset); err != nil {
+		return 0, fmt.Errorf("read the message at %d: %w", e[0].Offset, err)
+	}
+	at := bornHostAt + v4
+	if int32(binary.BigEndian.Uint32(b[sysFlagAt:]))&message.SysBornHostV6 != 0 {
+		at = bornHostAt + v6
+	}
+	return int64(binary.BigEndian.Uint64(b[at:])), nil
+}

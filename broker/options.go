@@ -1,0 +1,118 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/internal/vfs"
+)
+
+// NodeOptions configures one node. Durations and sizes of zero mean the default.
+type NodeOptions struct {
+	// ID is the node's name in the cluster, such as n1: letters, digits, '-', '_' and '.', at most 64. It is bound to the data
+	// folder for ever.
+	ID ids.NodeID
+	// Dir is the data folder. It is made if absent; one process at a time can use it.
+	Dir string
+	// ClusterName is RocketMQ's cluster name on the wire. Default DefaultCluster.
+	ClusterName string
+
+	// Controllers are the addresses (host:port) of the controllers.
+	Controllers []string
+	// Namesrv are the addresses (host:port) of the name servers. Brokers register with each of them.
+	Namesrv []string
+
+	// PeerListener takes the replication connections of other nodes.
+	PeerListener net.Listener
+	// PeerAdvertise is what other nodes dial. Default: the listener's address.
+	PeerAdvertise string
+	// MetricsAdvertise is told to the controller for operators; may be empty.
+	MetricsAdvertise string
+	// ClientListener opens the client port of one group's replica and tells the address that clients shall use. It is called
+	// once for each replica, when the node first opens it.
+	ClientListener func(group string) (l net.Listener, advertise string, err error)
+
+	// Secret is the cluster secret. Empty is allowed on loopback only, unless Insecure is set.
+	Secret   []byte
+	Insecure bool
+
+	// NoAutoCreateTopic refuses a send to an unknown topic with code 17, and hides the template topic TBW102.
+	NoAutoCreateTopic bool
+	// NoAutoCreateGroup ignores heartbeats of unknown consumer groups and refuses their pulls with code 26.
+	NoAutoCreateGroup bool
+
+	// RetentionAge is how long a message is kept at least. Default 72 h; negative: for ever.
+	RetentionAge time.Duration
+	// RetentionBytes bounds the size of one group's log: older segments are given up above it. 0: no bound.
+	RetentionBytes int64
+	// CheckpointBytes is how much log may grow until state and index are written. Default 64 MiB. A start replays at most
+	// about that much.
+	CheckpointBytes int64
+
+	FS     vfs.FS
+	Clock  func() time.Time
+	Logger zerolog.Logger
+}
+
+var nodeName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+
+// EnsureDefaults fills in what was left zero.
+func (o *NodeOptions) EnsureDefaults() {
+	if o.ClusterName == "" {
+		o.ClusterName = "DefaultCluster"
+	}
+	if o.RetentionAge == 0 {
+		o.RetentionAge = 72 * time.Hour
+	}
+	if o.CheckpointBytes == 0 {
+		o.CheckpointBytes = 64 << 20
+	}
+	if o.FS == nil {
+		o.FS = vfs.OS
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	if o.PeerAdvertise == "" && o.PeerListener != nil {
+		o.PeerAdvertise = o.PeerListener.Addr().String()
+	}
+}
+
+// Validate reports every fault at once, each as a line that names the thing and the mend.
+func (o *NodeOptions) Validate() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("broker: "+format, args...)) }
+	if !nodeName.MatchString(string(o.ID)) {
+		fault("node id %q: use 1 to 64 letters, digits, '-', '_' or '.'", o.ID)
+	}
+	if o.Dir == "" {
+		fault("no data folder: set one")
+	}
+	if len(o.Controllers) == 0 {
+		fault("no controller address: set at least one host:port")
+	}
+	if o.PeerListener == nil {
+		fault("no listener for replication")
+	}
+	if o.ClientListener == nil {
+		fault("no listener for clients")
+	}
+	if o.RetentionBytes < 0 {
+		fault("retention of %d bytes: use 0 for no bound, or a positive size", o.RetentionBytes)
+	}
+	if o.CheckpointBytes < 1<<16 {
+		fault("a checkpoint every %d bytes: use at least 65536", o.CheckpointBytes)
+	}
+	for _, a := range append(append([]string{}, o.Controllers...), o.Namesrv...) {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			fault("address %q: want host:port", a)
+		}
+	}
+	return errors.Join(faults...)
+}

@@ -1,0 +1,248 @@
+package broker
+
+import (
+	"sync"
+	"time"
+
+	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/commitlog"
+	"github.com/ledgermq/ledgermq/index"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/message"
+)
+
+// outcome is how a proposal ended.
+type outcome uint8
+
+const (
+	outcomeOK        outcome = iota // committed, and on as many voters as the mode wants
+	outcomeNotStored                // it is not in the log and never will be
+	outcomeUnknown                  // it may or may not be in the log in the end
+)
+
+// proposal is something that waits to be put into the log: a send or a state command. Its life:
+//
+//	enqueue ──▶ form (loop: gets its offsets, goes into a frame) ──▶ apply (loop: one effect a record) ──▶ finish, once
+//	    └──────────────────────────────── finish(not stored) when the replica stops being master before form
+type proposal interface {
+	// space is the number of bytes that the records take in a frame. All of them go into the same frame.
+	space() int
+	// form appends the records. There is room: the caller asked the builder.
+	form(r *Replica, b *commitlog.Builder)
+	// apply hears what record i of the proposal did.
+	apply(i int, e state.Effect)
+	// records is the number of records that form appends.
+	records() int
+	// finish ends the proposal. It runs on the loop goroutine, or on the one that enqueued it, and must not block.
+	finish(r *Replica, o outcome)
+	// since is when it was enqueued.
+	since() time.Time
+}
+
+// inbox is where proposals wait for the loop, in the order of their arrival.
+//
+// Invariant: closed exactly while this replica is not master; then nothing is inside. Its bound are the bytes in flight that
+// remoting allows: every send in it belongs to a request that has no answer yet.
+type inbox struct {
+	mu    sync.Mutex
+	open  bool
+	items []proposal
+}
+
+// put adds p, or returns false when the replica is not master.
+func (q *inbox) put(p proposal) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.open {
+		return false
+	}
+	q.items = append(q.items, p)
+	return true
+}
+
+// take swaps the waiting proposals for an empty slice to reuse.
+func (q *inbox) take(empty []proposal) []proposal {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	items := q.items
+	q.items = empty[:0]
+	return items
+}
+
+func (q *inbox) setOpen(open bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.open = open
+}
+
+// batch is the token of one frame: the proposals in it, in the order of their records.
+type batch struct {
+	items []proposal
+	index ids.Index // set when applied
+}
+
+var batches = sync.Pool{New: func() any { return new(batch) }}
+
+func (b *batch) free() {
+	clear(b.items)
+	b.items, b.index = b.items[:0], 0
+	batches.Put(b)
+}
+
+// frameTarget is where a frame is closed although more waits. A sync of 1 MiB takes three times as long as one of 64 KiB; a
+// single proposal may be larger.
+const frameTarget = 512 << 10
+
+// Form implements raftlog.StateMachine: it moves what waits into the next frame.
+func (r *Replica) Form(b *commitlog.Builder) any {
+	if r.formed == len(r.forming) {
+		r.forming = r.inbox.take(r.forming)
+		r.formed = 0
+		if len(r.forming) == 0 {
+			return nil
+		}
+	}
+	t := batches.Get().(*batch)
+	for r.formed < len(r.forming) && b.Len() < frameTarget {
+		p := r.forming[r.formed]
+		if !b.Admit(p.space()) {
+			break
+		}
+		p.form(r, b)
+		t.items = append(t.items, p)
+		r.forming[r.formed] = nil
+		r.formed++
+	}
+	if len(t.items) == 0 {
+		t.free()
+		return nil
+	}
+	r.inFlight++
+	return t
+}
+
+// nextOffset gives the queue offset of the next message of a queue: from the applied state, or after what is in flight.
+func (r *Replica) nextOffset(k index.Key, n int) ids.QueueOffset {
+	next, ok := r.overlay[k]
+	if !ok {
+		next = r.st.NextOffset(k)
+	}
+	r.overlay[k] = next + ids.QueueOffset(n)
+	return next
+}
+
+// recordSpace is what a record of n body bytes takes in a frame.
+func recordSpace(n int) int { return commitlog.RecordSpace(n) }
+
+// send is the proposal of one or several messages to one queue.
+type send struct {
+	key     index.Key
+	buf     []byte // RocketMQ records, back to back
+	recs    []sendRecord
+	one     [1]sendRecord // backing of recs for the common case
+	at      time.Time
+	dropped bool // its topic was deleted before it was applied
+
+	first    ids.QueueOffset // of the first message, set by form
+	reply    sendReply
+	whenDone func(r *Replica, o outcome, s *send) // instead of an answer on the wire; may be nil
+}
+
+type sendRecord struct {
+	end  int // in buf
+	tags int64
+	phys ids.PhysicalOffset // set by form
+}
+
+func (s *send) space() int {
+	n, start := 0, 0
+	for i := range s.recs {
+		n += recordSpace(state.MessagePrefixSize + s.recs[i].end - start)
+		start = s.recs[i].end
+	}
+	return n
+}
+
+func (s *send) records() int     { return len(s.recs) }
+func (s *send) since() time.Time { return s.at }
+
+func (s *send) form(r *Replica, b *commitlog.Builder) {
+	s.first = r.nextOffset(s.key, len(s.recs))
+	start := 0
+	for i := range s.recs {
+		rec := s.buf[start:s.recs[i].end]
+		start = s.recs[i].end
+		body, off, ok := b.Reserve(state.RecordMessage, state.RecordVersion, 0, state.MessagePrefixSize+len(rec))
+		if !ok {
+			panic("broker: the frame that admitted a send has no room for it")
+		}
+		qo := s.first + ids.QueueOffset(i)
+		state.MessagePrefix{Key: s.key, TagsCode: s.recs[i].tags, QueueOffset: qo}.Put(body)
+		s.recs[i].phys = off + state.MessagePrefixSize
+		m := body[state.MessagePrefixSize:]
+		copy(m, rec)
+		message.Patch(m, qo, s.recs[i].phys, b.Time(), r.storeHost)
+	}
+}
+
+func (s *send) apply(_ int, e state.Effect) {
+	if e.Kind == state.EffectDropped {
+		s.dropped = true
+	}
+}
+
+// command is the proposal of one state command.
+type command struct {
+	kind   uint8
+	body   []byte
+	at     time.Time
+	effect state.Effect
+	done   func(o outcome, e state.Effect)
+}
+
+func (c *command) space() int       { return recordSpace(len(c.body)) }
+func (c *command) records() int     { return 1 }
+func (c *command) since() time.Time { return c.at }
+func (c *command) form(_ *Replica, b *commitlog.Builder) {
+	body, _, ok := b.Reserve(c.kind, state.RecordVersion, 0, len(c.body))
+	if !ok {
+		panic("broker: the frame that admitted a command has no room for it")
+	}
+	copy(body, c.body)
+}
+func (c *command) apply(_ int, e state.Effect) { c.effect = e }
+func (c *command) finish(_ *Replica, o outcome) {
+	if c.done != nil {
+		c.done(o, c.effect)
+	}
+}
+
+// propose enqueues p. It returns false when this replica is not master; then p was not touched.
+func (r *Replica) propose(p proposal) bool {
+	if !r.inbox.put(p) {
+		return false
+	}
+	r.raft.Wake()
+	return true
+}
+
+// proposeCommand enqueues a state command. done runs on the loop goroutine, exactly once, and must not block; it runs at once
+// when this replica is not master.
+func (r *Replica) proposeCommand(kind uint8, body []byte, done func(o outcome, e state.Effect)) {
+	c := &command{kind: kind, body: body, at: r.now(), done: done}
+	if !r.propose(c) {
+		c.finish(r, outcomeNotStored)
+	}
+}
+
+// await proposes a command and waits for it. For goroutines that may block.
+func (r *Replica) await(kind uint8, body []byte) (state.Effect, outcome) {
+	type result struct {
+		e state.Effect
+		o outcome
+	}
+	ch := make(chan result, 1)
+	r.proposeCommand(kind, body, func(o outcome, e state.Effect) { ch <- result{e, o} })
+	res := <-ch
+	return res.e, res.o
+}

@@ -1,0 +1,408 @@
+package broker
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/index"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/message"
+	"github.com/ledgermq/ledgermq/remoting"
+)
+
+// Bounds of one pull. RocketMQ answers 32 messages and 256 KiB at most; the number is a wish of the client here.
+const (
+	maxPullBytes    = 256 << 10
+	maxPullMessages = 1024
+	maxPullScan     = 16 << 10 // entries that a filter may pass over in one pull
+	maxSuspend      = 5 * time.Minute
+)
+
+// pullRequest is the header of PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361), which are one and the same.
+type pullRequest struct {
+	group, topic string
+	queue        ids.QueueID
+	offset       ids.QueueOffset
+	max          int
+	sysFlag      int32
+	commit       ids.QueueOffset
+	suspend      time.Duration
+	subscription string
+	subVersion   int64
+	expression   string
+	filter       tagFilter
+}
+
+func parsePull(req *remoting.Command) (p pullRequest, err error) {
+	fail := func(e error) {
+		if err == nil {
+			err = e
+		}
+	}
+	str := func(k string) string { v, e := req.MustString(k); fail(e); return v }
+	i32 := func(k string) int32 { v, e := req.MustInt32(k); fail(e); return v }
+	i64 := func(k string) int64 { v, e := req.MustInt64(k); fail(e); return v }
+	p.group, p.topic = str("consumerGroup"), str("topic")
+	p.queue = ids.QueueID(i32("queueId"))
+	p.offset = ids.QueueOffset(i64("queueOffset"))
+	p.max = int(i32("maxMsgNums"))
+	p.sysFlag = i32("sysFlag")
+	p.commit = ids.QueueOffset(i64("commitOffset"))
+	p.suspend = min(time.Duration(i64("suspendTimeoutMillis"))*time.Millisecond, maxSuspend)
+	p.subVersion = i64("subVersion")
+	p.subscription, _ = req.Get("subscription")
+	p.expression = req.GetOr("expressionType", expressionTag)
+	if err == nil && p.max <= 0 {
+		err = refuse(remoting.InvalidParameter, "maxMsgNums %d: ask for at least 1", p.max)
+	}
+	p.max = min(p.max, maxPullMessages)
+	return p, err
+}
+
+// own copies the strings out of the request, so that p outlives it.
+func (p *pullRequest) own() {
+	p.group, p.topic = strings.Clone(p.group), strings.Clone(p.topic)
+	p.subscription, p.expression = "", expressionTag
+}
+
+// pullScratch is the memory of one pull, used again by the next.
+type pullScratch struct {
+	resp    remoting.Command
+	body    []byte
+	entries []index.Entry
+}
+
+var pullScratches = sync.Pool{New: func() any { return new(pullScratch) }}
+
+// found is the result of one look at a queue.
+type found struct {
+	code     int32
+	next     ids.QueueOffset
+	min, max ids.QueueOffset
+	suggest  ids.BrokerID
+	remark   string
+}
+
+// handlePull answers what is there, or holds the pull until something arrives or its time is over.
+func (r *Replica) handlePull(c *remoting.Conn, req *remoting.Command) {
+	p, err := parsePull(req)
+	if err != nil {
+		replyError(c, req, err)
+		return
+	}
+	t, err := r.mayPull(c, &p)
+	if err != nil {
+		replyError(c, req, err)
+		return
+	}
+	if p.sysFlag&message.PullCommitOffset != 0 && p.commit >= 0 {
+		r.commitWithPull(c, &p, &t)
+	}
+	k := index.Key{Topic: t.ID, Queue: p.queue}
+	s := pullScratches.Get().(*pullScratch)
+	defer pullScratches.Put(s)
+	f, err := r.look(k, &p, s)
+	if err != nil {
+		r.log.Error().Err(err).Str("topic", t.Name).Int32("queue", int32(p.queue)).Msg("a pull cannot be served")
+		replyError(c, req, err)
+		return
+	}
+	if f.code == remoting.PullOffsetMoved && p.offset > f.max {
+		r.beyondEnd(c, req, p, k)
+		return
+	}
+	if f.code == remoting.PullNotFound && p.sysFlag&message.PullSuspend != 0 && p.suspend > 0 {
+		p.own()
+		r.hold(&heldPull{req: p, key: k, pending: c.Pending(req), conn: c, deadline: r.now().Add(p.suspend), ahead: p.offset > f.max})
+		return
+	}
+	r.fill(&s.resp, f, s.body)
+	c.Reply(req, &s.resp)
+}
+
+// mayPull checks topic, group, queue and subscription, and parses the filter.
+func (r *Replica) mayPull(c *remoting.Conn, p *pullRequest) (state.Topic, error) {
+	t, ref := r.topic(p.topic)
+	if ref != nil {
+		return t, ref
+	}
+	if t.Perm&permRead == 0 {
+		return t, refuse(remoting.NoPermission, "topic %q of group %s is not readable", t.Name, r.group)
+	}
+	if g, known := r.st.Group(p.group); known && !g.ConsumeEnable {
+		return t, refuse(remoting.NoPermission, "consumer group %q may not consume", p.group)
+	} else if !known && r.node.o.NoAutoCreateGroup {
+		return t, refuse(remoting.SubscriptionGroupNotExist, "consumer group %q does not exist: create it", p.group)
+	}
+	if p.queue < 0 || int32(p.queue) >= t.ReadQueues {
+		return t, refuse(remoting.InvalidParameter, "queue %d of topic %s does not exist: it has %d", p.queue, t.Name, t.ReadQueues)
+	}
+	if p.sysFlag&message.PullSubscription == 0 {
+		r.presenceMu.Lock()
+		s, known, subscribed := r.presence.subscription(c, p.group, p.topic)
+		r.presenceMu.Unlock()
+		switch {
+		case !known:
+			return t, refuse(remoting.SubscriptionNotExist, "consumer group %q has no member here yet: send a heartbeat first", p.group)
+		case !subscribed:
+			return t, refuse(remoting.SubscriptionNotExist, "consumer group %q does not subscribe to topic %q", p.group, p.topic)
+		case s.SubVersion < p.subVersion:
+			return t, refuse(remoting.SubscriptionNotLatest, "the subscription of consumer group %q here is older than the pull's", p.group)
+		}
+		p.subscription, p.expression = s.SubString, s.ExpressionType
+	}
+	if p.expression != "" && p.expression != expressionTag {
+		return t, refuse(remoting.SystemError, "filters of type %s are not supported", p.expression)
+	}
+	p.filter = parseTagFilter(p.subscription)
+	return t, nil
+}
+
+// queueRange returns the retained part of a queue, half-open.
+func (r *Replica) queueRange(k index.Key) (first, end ids.QueueOffset) { return r.st.QueueRange(k) }
+
+// entries looks up where messages lie. The state is ahead of the index for the moment between two steps of Apply; what is still
+// not there after that is a hole that a damaged file left, which is being mended.
+func (r *Replica) entries(k index.Key, from ids.QueueOffset, limit int, dst []index.Entry) ([]index.Entry, error) {
+	for try := 0; ; try++ {
+		dst, err := r.idx.Get(k, from, limit, dst)
+		switch {
+		case err == nil && len(dst) > 0:
+			return dst, nil
+		case err == nil && try < indexTries:
+			runtime.Gosched()
+			continue
+		case err != nil:
+			r.log.Error().Err(err).Msg("the queue index is damaged: it is rebuilt from the log")
+		}
+		select {
+		case r.mend <- struct{}{}:
+		default:
+		}
+		return dst, refuse(remoting.SystemBusy, "the index of this queue is being rebuilt from offset %d on: try again", from)
+	}
+}
+
+const indexTries = 1000
+
+// look reads from a queue into s.body. It never blocks but for the disk.
+func (r *Replica) look(k index.Key, p *pullRequest, s *pullScratch) (f found, err error) {
+	s.body = s.body[:0]
+	f.min, f.max = r.queueRange(k)
+	f.next = p.offset
+	switch {
+	case p.offset < f.min:
+		f.code, f.next, f.remark = remoting.PullOffsetMoved, f.min, "the offset is below the first retained message"
+		return f, nil
+	case p.offset == f.max:
+		f.code = remoting.PullNotFound
+		return f, nil
+	case p.offset > f.max:
+		f.code, f.remark = remoting.PullOffsetMoved, "the offset is beyond the end of the queue"
+		if !r.isMaster() {
+			f.code = remoting.PullNotFound
+		}
+		return f, nil
+	}
+	messages, scanned := 0, 0
+	for f.next < f.max && messages < p.max && scanned < maxPullScan && len(s.body) < maxPullBytes {
+		if s.entries, err = r.entries(k, f.next, p.max-messages, s.entries[:0]); err != nil {
+			if messages > 0 {
+				break
+			}
+			return f, err
+		}
+		if f.next == p.offset {
+			f.suggest = r.suggest(s.entries[0].Offset)
+		}
+		for _, e := range s.entries {
+			scanned++
+			if p.filter.mayMatch(e.TagsCode) {
+				if len(s.body) > 0 && len(s.body)+int(e.Size) > maxPullBytes {
+					f.code = remoting.Success
+					return f, nil
+				}
+				ok, err := r.read(e, &p.filter, s)
+				if err != nil {
+					return f, err
+				}
+				if ok {
+					messages++
+				}
+			}
+			f.next++
+			if messages == p.max {
+				break
+			}
+		}
+	}
+	switch {
+	case messages > 0:
+		f.code = remoting.Success
+	case f.next > p.offset:
+		f.code = remoting.PullRetryImmediately
+	default:
+		f.code = remoting.PullNotFound
+	}
+	return f, nil
+}
+
+// read appends one record to s.body unless the filter, which has judged by hash before, refuses its tag.
+func (r *Replica) read(e index.Entry, filter *tagFilter, s *pullScratch) (bool, error) {
+	at := len(s.body)
+	need := at + int(e.Size)
+	if need > cap(s.body) {
+		grown := make([]byte, at, max(need, 2*cap(s.body)))
+		copy(grown, s.body)
+		s.body = grown
+	}
+	s.body = s.body[:need]
+	if err := r.clog.ReadAt(s.body[at:], e.Offset); err != nil {
+		s.body = s.body[:at]
+		return false, fmt.Errorf("read the message at %d: %w", e.Offset, err)
+	}
+	if !filter.match(s.body[at:]) {
+		s.body = s.body[:at]
+		return false, nil
+	}
+	return true, nil
+}
+
+// fill writes the answer of a pull.
+func (r *Replica) fill(resp *remoting.Command, f found, body []byte) {
+	resp.Reset()
+	resp.Code, resp.Remark = f.code, f.remark
+	resp.SetInt64("suggestWhichBrokerId", int64(f.suggest))
+	resp.SetInt64("nextBeginOffset", int64(f.next))
+	resp.SetInt64("minOffset", int64(f.min))
+	resp.SetInt64("maxOffset", int64(f.max))
+	if f.code == remoting.Success {
+		resp.Body = body
+	}
+}
+
+// beyondEnd answers a pull beyond the end of a queue on a master. Only one that a quorum has just confirmed may say that the
+// offset does not exist: a deposed master would send its consumers back.
+func (r *Replica) beyondEnd(c *remoting.Conn, req *remoting.Command, p pullRequest, k index.Key) {
+	p.own()
+	c.Async(req, func(_ *remoting.Command, pend *remoting.Pending) {
+		ctx, cancel := r.requestContext()
+		defer cancel()
+		if err := r.confirm(ctx); err != nil {
+			first, end := r.queueRange(k)
+			resp := new(remoting.Command)
+			r.fill(resp, found{code: remoting.PullNotFound, next: p.offset, min: first, max: end}, nil)
+			pend.Answer(resp)
+			return
+		}
+		s := pullScratches.Get().(*pullScratch)
+		defer pullScratches.Put(s)
+		f, err := r.look(k, &p, s)
+		if err != nil {
+			answerError(pend, err)
+			return
+		}
+		if f.code == remoting.PullOffsetMoved && p.offset > f.max {
+			f.next = f.max
+		}
+		r.fill(&s.resp, f, s.body)
+		pend.Answer(&s.resp)
+	})
+}
+
+// hold keeps a pull. A message that came between the look and the hold is noticed by looking again.
+func (r *Replica) hold(h *heldPull) {
+	if !r.holds.add(h) {
+		r.expire(h)
+		return
+	}
+	if _, end := r.queueRange(h.key); h.req.offset < end && r.holds.withdraw(h) {
+		r.resume(h)
+	}
+}
+
+// wake hands the pulls of queues that got messages to the worker pool. It runs on the loop.
+func (r *Replica) wake() {
+	var all []*heldPull
+	for k := range r.woken {
+		_, end := r.queueRange(k)
+		all = append(all, r.holds.take(k, end)...)
+		delete(r.woken, k)
+	}
+	if len(all) == 0 {
+		return
+	}
+	run := func() {
+		for _, h := range all {
+			r.resume(h)
+		}
+	}
+	if !r.srv.Go(run) {
+		r.spawn(run)
+	}
+}
+
+// resume looks again for a held pull. What its filter passes over moves it on, and it waits for more until its time is over.
+func (r *Replica) resume(h *heldPull) {
+	s := pullScratches.Get().(*pullScratch)
+	defer pullScratches.Put(s)
+	f, err := r.look(h.key, &h.req, s)
+	if err != nil {
+		answerError(&h.pending, err)
+		return
+	}
+	switch f.code {
+	case remoting.PullRetryImmediately:
+		h.req.offset = f.next
+		h.moved = true
+		r.hold(h)
+	case remoting.PullNotFound:
+		r.hold(h)
+	default:
+		r.fill(&s.resp, f, s.body)
+		h.pending.Answer(&s.resp)
+	}
+}
+
+// expire answers a pull whose time is over.
+func (r *Replica) expire(h *heldPull) {
+	first, end := r.queueRange(h.key)
+	f := found{code: remoting.PullNotFound, next: h.req.offset, min: first, max: end}
+	if h.moved {
+		f.code = remoting.PullRetryImmediately
+	}
+	resp := new(remoting.Command)
+	r.fill(resp, f, nil)
+	h.pending.Answer(resp)
+}
+
+// suggest is the replica that a consumer should read from next: the one that leads, unless the read starts further behind the
+// end than fits into memory; then one that has it too, so that cold reads do not disturb the master.
+func (r *Replica) suggest(at ids.PhysicalOffset) ids.BrokerID {
+	if !r.cold(at) {
+		return ids.MasterBrokerID
+	}
+	if !r.isMaster() {
+		return ids.BrokerID(r.slot)
+	}
+	i, err := r.clog.IndexAt(at)
+	if err != nil {
+		return ids.MasterBrokerID
+	}
+	st := r.raft.Status()
+	for _, m := range append(st.Voters[:len(st.Voters):len(st.Voters)], st.Learners...) {
+		if m.ID != r.id && m.Heard && m.Match >= i {
+			return ids.BrokerID(m.Slot)
+		}
+	}
+	return ids.MasterBrokerID
+}
+
+// cold tells whether a record is further behind the end than 40 % of the machine's memory.
+func (r *Replica) cold(at ids.PhysicalOffset) bool {
+	return r.appliedEnd.Load()-int64(at) > memoryBytes()/10*4
+}

@@ -1,0 +1,227 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"time"
+
+	"github.com/ledgermq/ledgermq/controller"
+	"github.com/ledgermq/ledgermq/controller/controllerpb"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/raftlog"
+)
+
+// controllerLoop registers the node and then sends a heartbeat every 200 ms for as long as the node lives. What the answers
+// want is a state to work towards, never an event: a lost answer costs nothing.
+func (n *Node) controllerLoop() {
+	registered := false
+	tick := time.NewTicker(heartbeatEvery)
+	defer tick.Stop()
+	for quiet := false; ; {
+		err := n.controllerTurn(&registered)
+		switch {
+		case err == nil:
+			n.heard.Store(n.o.Clock().UnixMilli())
+			if quiet {
+				n.log.Info().Msg("a controller answers again")
+			}
+			quiet = false
+		case errors.Is(err, controller.ErrNodeConflict):
+			n.log.Error().Err(err).Msg("the controller refuses this node")
+			n.fail(err)
+			return
+		case errors.Is(err, controller.ErrUnregistered):
+			registered = false
+		case n.ctx.Err() == nil && !quiet:
+			quiet = true
+			n.log.Warn().Err(err).Msg("no controller answers: sends and consumers go on, membership stays as it is")
+		}
+		select {
+		case <-tick.C:
+		case <-n.ctx.Done():
+			return
+		}
+	}
+}
+
+func (n *Node) controllerTurn(registered *bool) error {
+	ctx, cancel := context.WithTimeout(n.ctx, callTimeout)
+	defer cancel()
+	n.mu.Lock()
+	file := n.file
+	n.mu.Unlock()
+	check, err := ids.ParseUUID(file.CheckCode)
+	if err != nil {
+		return err
+	}
+	var cluster []byte
+	if file.Cluster != "" {
+		id, err := ids.ParseUUID(file.Cluster)
+		if err != nil {
+			return err
+		}
+		cluster = id[:]
+	}
+	if !*registered {
+		resp, err := n.ctl.RegisterNode(ctx, &controllerpb.RegisterNodeRequest{NodeId: string(n.o.ID), CheckCode: check[:], ClusterId: cluster})
+		if err != nil {
+			return err
+		}
+		if file.Cluster == "" {
+			if len(resp.ClusterId) != len(ids.UUID{}) {
+				return fmt.Errorf("controller answered a cluster id of %d bytes", len(resp.ClusterId))
+			}
+			file.Cluster = ids.UUID(resp.ClusterId).String()
+			if err := file.save(n.o.FS, n.o.Dir); err != nil {
+				return err
+			}
+			n.mu.Lock()
+			n.file = file
+			n.mu.Unlock()
+			if err := n.join(file.Cluster); err != nil {
+				n.fail(err)
+				return err
+			}
+		}
+		*registered = true
+	}
+	resp, err := n.ctl.Heartbeat(ctx, n.report(check[:], cluster))
+	if err != nil {
+		return err
+	}
+	n.reconcile(resp)
+	return nil
+}
+
+// report tells the controller the state of all replicas here.
+func (n *Node) report(check, cluster []byte) *controllerpb.HeartbeatRequest {
+	req := &controllerpb.HeartbeatRequest{NodeId: string(n.o.ID), CheckCode: check, ClusterId: cluster,
+		Addresses: &controllerpb.Addresses{Peer: n.o.PeerAdvertise, Metrics: n.o.MetricsAdvertise, Clients: map[string]string{}}}
+	for _, h := range n.hostedList() {
+		gid, err1 := ids.ParseUUID(h.file.GroupID)
+		inc, err2 := ids.ParseUUID(h.file.Incarnation)
+		if err1 != nil {
+			continue // replica.json could not be read: the controller sees the replica as missing
+		}
+		rep := &controllerpb.ReplicaReport{GroupId: gid[:], ReplicaId: uint64(h.file.Replica), Parked: h.parked}
+		if err2 == nil {
+			rep.Incarnation = inc[:]
+		}
+		if h.parked != "" {
+			rep.Role = controllerpb.Role_ROLE_PARKED
+		}
+		if h.r != nil {
+			h.r.report(rep)
+			req.Addresses.Clients[h.file.Group] = h.r.advertise
+		}
+		req.Replicas = append(req.Replicas, rep)
+	}
+	return req
+}
+
+// reconcile works towards what the controller wants of this node.
+func (n *Node) reconcile(resp *controllerpb.HeartbeatResponse) {
+	if len(resp.ClusterId) != len(ids.UUID{}) {
+		return
+	}
+	cluster := ids.ClusterID(resp.ClusterId)
+	peers := map[string]string{}
+	for _, w := range resp.Replicas {
+		if len(w.GroupId) != len(ids.UUID{}) {
+			continue
+		}
+		for _, o := range w.Others {
+			if o.PeerAddress != "" {
+				peers[o.NodeId] = o.PeerAddress
+			}
+		}
+		n.reconcileReplica(cluster, ids.GroupID(w.GroupId), w)
+	}
+	n.learnPeers(peers)
+}
+
+// learnPeers tells the transport where the other nodes are, and keeps it for a start without a controller.
+func (n *Node) learnPeers(peers map[string]string) {
+	n.mu.Lock()
+	next := maps.Clone(n.file.Peers)
+	if next == nil {
+		next = map[string]string{}
+	}
+	maps.Copy(next, peers)
+	if maps.Equal(next, n.file.Peers) {
+		n.mu.Unlock()
+		return
+	}
+	n.file.Peers = next
+	file := n.file
+	n.mu.Unlock()
+	if t := n.transport.Load(); t != nil {
+		for node, addr := range peers {
+			t.SetPeer(ids.NodeID(node), addr)
+		}
+	}
+	if err := file.save(n.o.FS, n.o.Dir); err != nil {
+		n.log.Error().Err(err).Msg("cannot keep the addresses of the other nodes")
+	}
+}
+
+func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *controllerpb.WantedReplica) {
+	n.mu.Lock()
+	h := n.replicas[id]
+	n.mu.Unlock()
+	if h == nil {
+		if h = n.firstSight(cluster, id, w); h == nil {
+			return // tried again with the next heartbeat
+		}
+	}
+	var record *raftlog.EpochRecord
+	if len(w.EpochRecord) > 0 {
+		r, err := raftlog.DecodeEpochRecord(w.EpochRecord)
+		if err != nil {
+			n.log.Error().Str("group", w.GroupName).Err(err).Msg("the controller sent an epoch record that cannot be read")
+			return
+		}
+		record = &r
+	}
+	n.mu.Lock()
+	r, parked := h.r, h.parked
+	if w.Lost != "" && parked == "" && r == nil && !h.opening {
+		h.parked = w.Lost
+		parked = w.Lost
+	}
+	n.mu.Unlock()
+	switch {
+	case parked != "":
+	case r == nil:
+		n.openReplica(id, record, w.Starts)
+	default:
+		r.wanted(record, w)
+	}
+}
+
+// firstSight is called for a replica that has no folder here. It is created only while the controller knows no incarnation of
+// it: an id whose folder is gone is a lost one, never a fresh one. It returns nil when the creation failed.
+func (n *Node) firstSight(cluster ids.ClusterID, id ids.GroupID, w *controllerpb.WantedReplica) *hosted {
+	h := &hosted{file: replicaFile{Group: w.GroupName, GroupID: id.String(), Replica: ids.ReplicaID(w.ReplicaId), Slot: ids.Slot(w.Slot), SegmentSize: w.SegmentSize}}
+	if len(w.Incarnation) > 0 {
+		h.parked = fmt.Sprintf("the folder %s of replica %d is missing: this disk was wiped or is another one; its identity is lost",
+			filepath.Join(n.o.Dir, "groups", id.String()), w.ReplicaId)
+		n.log.Error().Str("group", w.GroupName).Msg(h.parked)
+	} else if f, err := n.create(id, cluster, w); err != nil {
+		n.log.Error().Str("group", w.GroupName).Err(err).Msg("the folder of a replica cannot be created: tried again")
+		if err := n.sweepUnfinished(); err != nil {
+			n.log.Error().Err(err).Msg("what is left of it cannot be removed")
+		}
+		return nil
+	} else {
+		h.file = f
+		n.log.Info().Str("group", w.GroupName).Uint64("replica", w.ReplicaId).Msg("replica created")
+	}
+	n.mu.Lock()
+	n.replicas[id] = h
+	n.mu.Unlock()
+	return h
+}

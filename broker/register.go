@@ -1,0 +1,188 @@
+package broker
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/message"
+	"github.com/ledgermq/ledgermq/namesrv"
+	"github.com/ledgermq/ledgermq/raftlog"
+	"github.com/ledgermq/ledgermq/remoting"
+)
+
+const (
+	registerEvery  = 10 * time.Second
+	registerCall   = time.Second // bounds one registration
+	registerExpiry = 120 * time.Second
+)
+
+// registrar tells one name server about the replicas of this node: all of them every 10 s, when a role or a topic changed, and as
+// soon as a name server that went away is back. A master registers its topics and itself under id 0; a slave only its address
+// under its slot. Each carries the term: the name server never goes back to a lower one.
+type registrar struct {
+	n    *Node
+	addr string
+
+	mu     sync.Mutex
+	client *remoting.Client
+	gone   chan struct{} // closed when client has ended
+}
+
+// registerLoop runs until the node stops.
+func (n *Node) registerLoop(g *registrar, kick <-chan struct{}) {
+	defer g.close()
+	backoff := 100 * time.Millisecond
+	quiet := false
+	for {
+		gone, err := g.all(n.ctx)
+		wait := time.Duration(registerEvery)
+		if err != nil {
+			wait = backoff
+			backoff = min(2*backoff, 2*time.Second)
+			if !quiet && n.ctx.Err() == nil {
+				quiet = true
+				n.log.Warn().Err(err).Str("namesrv", g.addr).Msg("a name server cannot be reached: clients keep the routes they have")
+			}
+		} else {
+			backoff = 100 * time.Millisecond
+			if quiet {
+				quiet = false
+				n.log.Info().Str("namesrv", g.addr).Msg("the name server answers again")
+			}
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-kick:
+		case <-gone:
+		case <-t.C:
+		case <-n.ctx.Done():
+			t.Stop()
+			return
+		}
+		t.Stop()
+	}
+}
+
+// all registers every open replica. The channel is closed when the connection ends.
+func (g *registrar) all(ctx context.Context) (<-chan struct{}, error) {
+	for _, r := range g.n.open() {
+		if err := g.register(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.gone, nil
+}
+
+// connection dials when there is no living connection.
+func (g *registrar) connection(ctx context.Context) (*remoting.Client, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.client != nil {
+		select {
+		case <-g.gone:
+		default:
+			return g.client, nil
+		}
+	}
+	gone := make(chan struct{})
+	c, err := remoting.Dial(ctx, g.addr, remoting.ClientOptions{Closed: func(error) { close(gone) }, Logger: g.n.log})
+	if err != nil {
+		return nil, err
+	}
+	g.client, g.gone = c, gone
+	return c, nil
+}
+
+func (g *registrar) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.client != nil {
+		g.client.Close()
+	}
+}
+
+// register sends one replica's registration. A refusal of a name server that knows a newer term is no error: the next round says
+// what is true then.
+func (g *registrar) register(ctx context.Context, r *Replica) error {
+	ctx, cancel := context.WithTimeout(ctx, registerCall)
+	defer cancel()
+	c, err := g.connection(ctx)
+	if err != nil {
+		return err
+	}
+	resp, err := c.Call(ctx, r.registration())
+	if err != nil {
+		return err
+	}
+	if resp.Code != remoting.Success {
+		r.log.Debug().Str("namesrv", g.addr).Str("remark", resp.Remark).Msg("a registration was refused")
+	}
+	return nil
+}
+
+// registration is what this replica tells the name servers now.
+func (r *Replica) registration() *remoting.Command {
+	role := *r.role.Load()
+	version := r.st.TopicVersion()
+	body := namesrv.RegisterBody{Version: namesrv.DataVersion{StateVersion: int64(role.Term), Timestamp: version.Time, Counter: version.Counter}}
+	id := ids.BrokerID(r.slot)
+	if role.Kind == raftlog.RoleMaster {
+		id = ids.MasterBrokerID
+		for _, t := range r.st.Topics() {
+			if t.Name == message.DefaultTopic && r.node.o.NoAutoCreateTopic {
+				continue
+			}
+			body.Topics = append(body.Topics, namesrv.TopicConfig{Name: t.Name, ReadQueues: t.ReadQueues, WriteQueues: t.WriteQueues,
+				Perm: t.Perm, SysFlag: t.SysFlag, Order: t.Order, Attributes: t.Attributes})
+		}
+	}
+	req := remoting.NewRequest(remoting.RegisterBroker)
+	req.Set("brokerName", r.group)
+	req.Set("brokerAddr", r.advertise)
+	req.Set("clusterName", r.node.o.ClusterName)
+	req.Set("haServerAddr", r.node.o.PeerAdvertise)
+	req.SetInt64("brokerId", int64(id))
+	req.SetInt64("heartbeatTimeoutMillis", registerExpiry.Milliseconds())
+	req.SetBool("enableActingMaster", false)
+	req.SetBool("compressed", false)
+	req.Set(namesrv.FieldGroupTerm, strconv.FormatUint(uint64(role.Term), 10))
+	req.Set(namesrv.FieldControllers, strings.Join(r.node.ctl.Addresses(), ","))
+	r.node.mu.Lock()
+	req.Set(namesrv.FieldClusterID, r.node.file.Cluster)
+	r.node.mu.Unlock()
+	req.Body = body.Encode()
+	req.SetInt64("bodyCrc32", int64(namesrv.BodyCRC(req.Body)))
+	return req
+}
+
+// kickRegistrars makes every registrar run soon. It never blocks.
+func (n *Node) kickRegistrars() {
+	for _, k := range n.kick {
+		select {
+		case k <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// publish registers one replica with all name servers at once and waits for them, up to a second: who created a topic finds its
+// route when the answer is there.
+func (n *Node) publish(r *Replica) {
+	var wg sync.WaitGroup
+	for _, g := range n.registrars {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			if err := g.register(n.ctx, r); err != nil {
+				n.log.Debug().Err(err).Str("namesrv", g.addr).Msg("a change of topics reaches this name server later")
+			}
+		}()
+	}
+	wg.Wait()
+}

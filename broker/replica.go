@@ -1,0 +1,321 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/commitlog"
+	"github.com/ledgermq/ledgermq/controller/controllerpb"
+	"github.com/ledgermq/ledgermq/index"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/raftlog"
+	"github.com/ledgermq/ledgermq/remoting"
+)
+
+// Replica is one replica of a broker group: its log, what is computed from it, and its client port.
+//
+// Fields in the first block are fixed once open returned; those of the second are touched by the group's loop goroutine
+// alone; the rest says what guards it.
+type Replica struct {
+	node      *Node
+	log       zerolog.Logger
+	group     string
+	gid       ids.GroupID
+	id        ids.ReplicaID
+	slot      ids.Slot
+	dir       string
+	clog      *commitlog.Log
+	st        *state.State
+	idx       *index.Index
+	raft      *raftlog.Group
+	srv       *remoting.Server
+	advertise string         // client address in routes
+	storeHost netip.AddrPort // the same, in records and message ids
+	ctx       context.Context
+	stop      context.CancelFunc
+	wg        sync.WaitGroup
+
+	// Of the loop.
+	forming       []proposal
+	formed        int // of forming, those that are in a frame already
+	inFlight      int // batches formed and not applied
+	overlay       map[index.Key]ids.QueueOffset
+	owed          []*batch // applied, not yet known on enough voters
+	answered      map[*remoting.Conn]struct{}
+	woken         map[index.Key]struct{}
+	routesChanged bool
+	swept         time.Time
+	response      remoting.Command
+	scratch       []byte
+	sinceCheck    ids.PhysicalOffset // applied end at the last checkpoint
+
+	inbox      inbox
+	applied    atomic.Uint64                // index
+	appliedEnd atomic.Int64                 // physical offset after the last applied frame
+	role       atomic.Pointer[raftlog.Role] // last one heard of the loop
+	others     atomic.Pointer[map[ids.ReplicaID]otherReplica]
+	campaigned atomic.Uint64 // term + 1 in which the controller asked to campaign last
+	checkpoint checkpoint
+	holds      holds
+	forwarder  forwarder
+	commits    commits
+	mend       chan struct{} // asks for a rebuild of the index's holes
+	creating   sync.Map      // name of a topic or group being created -> *creation
+
+	presenceMu sync.Mutex
+	presence   *presence[*remoting.Conn]
+}
+
+// otherReplica is what the controller tells of another replica of the group.
+type otherReplica struct {
+	slot   ids.Slot
+	node   ids.NodeID
+	client string // advertised client address, may be empty
+}
+
+// listenError is a client port that cannot be opened: the node cannot do its work, an operator must act.
+type listenError struct{ err error }
+
+func (e *listenError) Error() string { return e.err.Error() }
+func (e *listenError) Unwrap() error { return e.err }
+
+// openReplica recovers the replica in its folder and starts it.
+func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochRecord, starts uint64) (*Replica, error) {
+	cluster, err := ids.ParseUUID(f.Cluster)
+	if err != nil {
+		return nil, fmt.Errorf("replica.json: cluster: %w", err)
+	}
+	inc, err := ids.ParseUUID(f.Incarnation)
+	if err != nil {
+		return nil, fmt.Errorf("replica.json: incarnation: %w", err)
+	}
+	dir := filepath.Join(n.o.Dir, "groups", gid.String())
+	r := &Replica{node: n, group: f.Group, gid: gid, id: f.Replica, slot: f.Slot, dir: dir,
+		log:     n.log.With().Str("group", f.Group).Uint64("replica", uint64(f.Replica)).Logger(),
+		overlay: map[index.Key]ids.QueueOffset{}, answered: map[*remoting.Conn]struct{}{}, woken: map[index.Key]struct{}{},
+		presence: newPresence[*remoting.Conn](), holds: newHolds(), mend: make(chan struct{}, 1)}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	r.others.Store(&map[ids.ReplicaID]otherReplica{})
+	r.role.Store(&raftlog.Role{})
+	began := n.o.Clock()
+	if r.clog, err = commitlog.Open(logOptions(n.o, dir, ids.ClusterID(cluster), gid, f.SegmentSize)); err != nil {
+		return nil, fmt.Errorf("open the commit log: %w", err)
+	}
+	if own := r.clog.Meta().Starts; own <= starts {
+		return nil, errors.Join(fmt.Errorf("this log was started %d times, but the controller has seen start %d of it: the folder is a restored backup, its identity is lost", own, starts), r.clog.Close(false))
+	}
+	if err := r.recover(); err != nil {
+		return nil, errors.Join(err, r.clog.Close(false))
+	}
+	l, advertise, err := n.o.ClientListener(f.Group)
+	if err != nil {
+		n.fail(fmt.Errorf("broker: group %s: client port: %w", f.Group, err))
+		return nil, errors.Join(&listenError{err}, r.clog.Close(false))
+	}
+	r.advertise, r.storeHost = advertise, hostOf(advertise, l)
+	r.forwarder = newForwarder(r)
+	r.srv = remoting.NewServer(remoting.ServerOptions{Listener: l, Handler: r.handle, Closed: r.connClosed, Workers: 256, WorkerQueue: 16384, Logger: r.log})
+	r.raft, err = raftlog.Start(raftlog.Config{Cluster: ids.ClusterID(cluster), Group: gid, Record: record, Replica: r.id,
+		Incarnation: ids.Incarnation(inc), Log: r.clog, Applied: ids.Index(r.applied.Load()), SM: r, Send: n.send, Logger: r.log})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start replication: %w", err), l.Close(), r.idx.Close(), r.clog.Close(false))
+	}
+	r.srv.Start()
+	r.spawn(r.housekeeping)
+	r.log.Info().Str("clients", advertise).Dur("took", n.o.Clock().Sub(began)).Uint64("applied", r.applied.Load()).Msg("replica open")
+	return r, nil
+}
+
+// hostOf is the address that records carry: the advertised one when it is an IP address, else the listener's.
+func hostOf(advertise string, l net.Listener) netip.AddrPort {
+	if a, err := netip.ParseAddrPort(advertise); err == nil {
+		return a
+	}
+	if t, ok := l.Addr().(*net.TCPAddr); ok {
+		a := t.AddrPort()
+		if _, port, err := net.SplitHostPort(advertise); err == nil {
+			if p, err := netip.ParseAddrPort(net.JoinHostPort(a.Addr().Unmap().String(), port)); err == nil {
+				return p
+			}
+		}
+		return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+	}
+	return netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+}
+
+// recover loads the newest snapshot, and indexes what of the log before it the index lacks. What is after it comes through
+// Apply once Raft knows it as committed.
+func (r *Replica) recover() error {
+	fs := r.node.o.FS
+	st, meta, err := state.LoadNewest(fs, r.dir, r.gid)
+	for _, d := range meta.Damaged {
+		r.log.Error().Err(d).Msg("a state snapshot is damaged: an older one serves")
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, state.ErrNoSnapshot) && r.clog.FirstIndex() <= 1:
+		st, meta = state.New(), state.SnapshotMeta{}
+	default:
+		return fmt.Errorf("the log no longer reaches back to its start and no state snapshot can be used: a peer's is needed: %w", err)
+	}
+	if t := r.clog.Tail(); meta.Index > t.Index {
+		return fmt.Errorf("the state snapshot is of entry %d but the log ends at %d: the log lost its tail", meta.Index, t.Index)
+	}
+	r.st = st
+	if r.idx, err = index.Open(index.Options{FS: fs, Dir: filepath.Join(r.dir, "index"), SegmentSize: r.clog.SegmentSize(), FirstOffset: r.clog.FirstOffset()}); err != nil {
+		return fmt.Errorf("open the queue index: %w", err)
+	}
+	r.applied.Store(uint64(meta.Index))
+	r.appliedEnd.Store(int64(meta.Offset))
+	r.sinceCheck = meta.Offset
+	r.checkpoint.offset.Store(int64(meta.Offset))
+	if err := r.reindex(meta); err != nil {
+		return errors.Join(err, r.idx.Close())
+	}
+	return nil
+}
+
+// reindex adds the messages between what the index covers and the snapshot.
+func (r *Replica) reindex(meta state.SnapshotMeta) error {
+	from := max(r.idx.Covered(), r.clog.FirstOffset())
+	if from >= meta.Offset {
+		return nil
+	}
+	first, err := r.clog.IndexAt(from)
+	if err != nil {
+		return fmt.Errorf("find the frame at %d to rebuild the index from: %w", from, err)
+	}
+	n := 0
+	for f, err := range r.clog.Frames(first) {
+		if err != nil {
+			return fmt.Errorf("read the log to rebuild the index: %w", err)
+		}
+		if f.Index() > meta.Index {
+			break
+		}
+		for rec := range f.Records() {
+			if err := addMessage(rec, r.idx.Add); err != nil {
+				return fmt.Errorf("rebuild the index: %w", err)
+			}
+			n++
+		}
+	}
+	r.log.Info().Int("messages", n).Msg("queue index brought up to the state snapshot")
+	return nil
+}
+
+// addMessage adds a record to an index when it is a message.
+func addMessage(rec commitlog.Record, add func(index.Key, ids.QueueOffset, index.Entry) error) error {
+	if rec.Type != state.RecordMessage {
+		return nil
+	}
+	p, err := state.ParseMessagePrefix(rec.Body)
+	if err != nil {
+		return fmt.Errorf("the record at %d: %w", rec.Offset, err)
+	}
+	e := index.Entry{Offset: rec.Offset + state.MessagePrefixSize, Size: uint32(len(rec.Body) - state.MessagePrefixSize), TagsCode: p.TagsCode}
+	return add(p.Key, p.QueueOffset, e)
+}
+
+func (r *Replica) spawn(f func()) {
+	r.wg.Add(1)
+	go func() {
+		defer r.wg.Done()
+		f()
+	}()
+}
+
+// close stops the replica. A clean one leaves nothing to replay.
+func (r *Replica) close(clean bool) error {
+	r.stop()
+	errs := []error{r.srv.Close()}
+	r.forwarder.close()
+	errs = append(errs, r.raft.Close())
+	r.wg.Wait()
+	r.checkpoint.wg.Wait()
+	if clean {
+		errs = append(errs, r.writeCheckpoint(r.snapshotMeta(), r.st))
+	}
+	errs = append(errs, r.idx.Close(), r.clog.Close(clean))
+	return errors.Join(errs...)
+}
+
+func (r *Replica) now() time.Time { return r.node.o.Clock() }
+
+// isMaster tells whether this replica led and could form frames when the loop last said so.
+func (r *Replica) isMaster() bool { return r.role.Load().Kind == raftlog.RoleMaster }
+
+// term is the newest term the loop has told.
+func (r *Replica) term() ids.Term { return r.role.Load().Term }
+
+// wireID is RocketMQ's id of this replica now.
+func (r *Replica) wireID() ids.BrokerID {
+	if r.isMaster() {
+		return ids.MasterBrokerID
+	}
+	return ids.BrokerID(r.slot)
+}
+
+// from tells whether messages of replica id may come from node. A replica that nobody named yet may: the record that a
+// message of a newer epoch carries will tell.
+func (r *Replica) from(id ids.ReplicaID, node ids.NodeID) bool {
+	o, known := (*r.others.Load())[id]
+	return !known || o.node == node
+}
+
+// wanted takes in what the controller says of this replica.
+func (r *Replica) wanted(record *raftlog.EpochRecord, w *controllerpb.WantedReplica) {
+	others := make(map[ids.ReplicaID]otherReplica, len(w.Others))
+	for _, o := range w.Others {
+		others[ids.ReplicaID(o.ReplicaId)] = otherReplica{slot: ids.Slot(o.Slot), node: ids.NodeID(o.NodeId), client: o.ClientAddress}
+	}
+	r.others.Store(&others)
+	st := r.raft.Status()
+	if record != nil && record.Epoch > st.Epoch {
+		if err := r.raft.Adopt(*record); err != nil && !errors.Is(err, raftlog.ErrStaleEpoch) {
+			r.log.Error().Err(err).Msg("cannot adopt the epoch record of the controller")
+			return
+		}
+	}
+	if w.Campaign && uint64(st.Term) == w.CampaignTerm && st.Epoch > 0 && r.campaigned.Swap(w.CampaignTerm+1) != w.CampaignTerm+1 {
+		r.log.Info().Msg("the controller asks this replica to campaign")
+		r.raft.Campaign()
+	}
+}
+
+// report fills in what the controller wants to know of this replica.
+func (r *Replica) report(rep *controllerpb.ReplicaReport) {
+	st := r.raft.Status()
+	rep.Epoch = uint32(st.Epoch)
+	rep.EpochHash = st.Hash[:]
+	switch {
+	case st.Parked != "" || st.Role == raftlog.RoleParked:
+		rep.Role, rep.Parked = controllerpb.Role_ROLE_PARKED, st.Parked
+	case st.Role == raftlog.RoleMaster:
+		rep.Role = controllerpb.Role_ROLE_MASTER
+	default:
+		rep.Role = controllerpb.Role_ROLE_FOLLOWER
+	}
+	if st.Epoch == 0 {
+		rep.EpochHash, rep.Parked = nil, ""
+	}
+	if st.Poisoned != nil {
+		rep.Poisoned = st.Poisoned.Error()
+	}
+	rep.Term, rep.Commit, rep.Applied = uint64(st.Term), uint64(st.Commit), uint64(st.Applied)
+	rep.LastIndex, rep.EndOffset = uint64(st.Last), int64(st.End)
+	rep.Starts = r.clog.Meta().Starts
+	if last, err := r.clog.TermOf(st.Last); err == nil {
+		rep.LastTerm = uint64(last)
+	}
+}

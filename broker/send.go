@@ -1,0 +1,369 @@
+package broker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/index"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/message"
+	"github.com/ledgermq/ledgermq/remoting"
+)
+
+// Permission bits of a topic.
+const (
+	permRead    int32 = 4
+	permWrite   int32 = 2
+	permInherit int32 = 1
+)
+
+// sendRequest is the header of SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320). Version 2 has the same
+// fields under single letters. Its strings lie in the request.
+type sendRequest struct {
+	topic         string
+	defaultTopic  string
+	defaultQueues int32
+	queue         int32
+	sysFlag       int32
+	bornTime      int64
+	flag          int32
+	properties    string
+	reconsume     int32
+	maxReconsume  int32
+	hasMax        bool
+	batch         bool
+}
+
+// sendFields are the names of the fields in either version.
+type sendFields struct {
+	topic, defaultTopic, defaultQueues, queue, sysFlag, bornTime, flag, properties, reconsume, maxReconsume, batch string
+}
+
+var (
+	sendFieldsV1 = sendFields{"topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "maxReconsumeTimes", "batch"}
+	sendFieldsV2 = sendFields{"b", "c", "d", "e", "f", "g", "h", "i", "j", "l", "m"}
+)
+
+// parseSend reads the header in one pass over its fields: it is on the path of every message.
+func parseSend(req *remoting.Command) (s sendRequest, err error) {
+	f := &sendFieldsV2
+	if req.Code == remoting.SendMessage {
+		f = &sendFieldsV1
+	}
+	s.batch = req.Code == remoting.SendBatchMessage
+	var have uint
+	number := func(key, v string, bits int) int64 {
+		n, e := strconv.ParseInt(v, 10, bits)
+		if e != nil && err == nil {
+			err = &remoting.FieldError{Field: key, Value: strings.Clone(v), Reason: fmt.Sprintf("is no integer of %d bits", bits)}
+		}
+		return n
+	}
+	for k, v := range req.Fields() {
+		switch k {
+		case f.topic:
+			s.topic = v
+			have |= 1
+		case f.defaultTopic:
+			s.defaultTopic = v
+		case f.defaultQueues:
+			s.defaultQueues = int32(number(k, v, 32))
+		case f.queue:
+			s.queue = int32(number(k, v, 32))
+			have |= 2
+		case f.sysFlag:
+			s.sysFlag = int32(number(k, v, 32))
+			have |= 4
+		case f.bornTime:
+			s.bornTime = number(k, v, 64)
+			have |= 8
+		case f.flag:
+			s.flag = int32(number(k, v, 32))
+			have |= 16
+		case f.properties:
+			s.properties = v
+		case f.reconsume:
+			s.reconsume = int32(number(k, v, 32))
+		case f.maxReconsume:
+			s.maxReconsume = int32(number(k, v, 32))
+			s.hasMax = true
+		case f.batch:
+			s.batch = s.batch || v == "true"
+		}
+	}
+	if err != nil {
+		return s, err
+	}
+	for i, name := range []string{f.topic, f.queue, f.sysFlag, f.bornTime, f.flag} {
+		if have&(1<<i) == 0 {
+			return s, &remoting.FieldError{Field: name, Reason: "is missing"}
+		}
+	}
+	return s, nil
+}
+
+// handleSend takes codes 10, 310 and 320. A slave forwards them. On the master the record is encoded here, on the reader of
+// the connection, so that the loop only patches offsets into it.
+func (r *Replica) handleSend(c *remoting.Conn, req *remoting.Command) {
+	if !r.isMaster() {
+		r.forward(c, req)
+		return
+	}
+	s, err := parseSend(req)
+	if err != nil {
+		replyError(c, req, err)
+		return
+	}
+	if ref := r.door(); ref != nil {
+		c.ReplyError(req, ref.code, ref.remark)
+		return
+	}
+	t, found := r.st.Topic(s.topic)
+	if !found || message.IsRetryTopic(s.topic) {
+		c.Async(req, r.sendSlowly)
+		return
+	}
+	p, err := r.prepare(c, req, &s, &t, false)
+	if err != nil {
+		replyError(c, req, err)
+		return
+	}
+	p.reply.pending = c.Pending(req)
+	if !r.propose(p) {
+		p.reply.pending.AppendAnswer(remoting.NewResponse(remoting.ServiceNotAvailable, remarkNotStored))
+	}
+}
+
+// sendSlowly takes a send that may have to wait for another command first: its topic must be created, or it is a retry that
+// may belong to the dead letters.
+func (r *Replica) sendSlowly(req *remoting.Command, pend *remoting.Pending) {
+	p, err := r.prepareSlowly(req, pend.Conn())
+	if err != nil {
+		answerError(pend, err)
+		return
+	}
+	p.reply.pending = *pend
+	if !r.propose(p) {
+		pend.Answer(remoting.NewResponse(remoting.ServiceNotAvailable, remarkNotStored))
+	}
+}
+
+func (r *Replica) prepareSlowly(req *remoting.Command, c *remoting.Conn) (*send, error) {
+	s, err := parseSend(req)
+	if err != nil {
+		return nil, err
+	}
+	t, found := r.st.Topic(s.topic)
+	if !found {
+		template, err := r.templateOf(&s)
+		if err != nil {
+			return nil, err
+		}
+		if t, err = r.ensureTopic(template); err != nil {
+			return nil, err
+		}
+	}
+	group, retry := message.GroupOfRetryTopic(s.topic)
+	if retry {
+		if t, err = r.retryTarget(group, t, &s); err != nil {
+			return nil, err
+		}
+	}
+	return r.prepare(c, req, &s, &t, retry)
+}
+
+// templateOf is the topic that a send to an unknown one creates: a retry topic of its group, or a copy of the template topic.
+func (r *Replica) templateOf(s *sendRequest) (state.Topic, error) {
+	if err := message.ValidTopic(s.topic); err != nil {
+		return state.Topic{}, err
+	}
+	if message.IsRetryTopic(s.topic) || message.IsDLQTopic(s.topic) {
+		return state.Topic{Name: strings.Clone(s.topic), ReadQueues: 1, WriteQueues: 1, Perm: permRead | permWrite}, nil
+	}
+	if !message.IsWritable(s.topic) {
+		return state.Topic{}, refuse(remoting.NoPermission, "[NOT_STORED] topic %q is reserved: clients may not send to it", s.topic)
+	}
+	template, found := r.st.Topic(s.defaultTopic)
+	if r.node.o.NoAutoCreateTopic || !found || template.Perm&permInherit == 0 {
+		return state.Topic{}, refuse(remoting.TopicNotExist, "[NOT_STORED] topic %q does not exist in group %s and is not created by a send: create it with admin topic create", s.topic, r.group)
+	}
+	n := template.WriteQueues
+	if s.defaultQueues > 0 {
+		n = min(n, s.defaultQueues)
+	}
+	return state.Topic{Name: strings.Clone(s.topic), ReadQueues: n, WriteQueues: n, Perm: template.Perm &^ permInherit}, nil
+}
+
+// prepare checks a send and encodes its records.
+func (r *Replica) prepare(c *remoting.Conn, req *remoting.Command, s *sendRequest, t *state.Topic, retry bool) (*send, error) {
+	if !message.IsWritable(t.Name) {
+		return nil, refuse(remoting.NoPermission, "[NOT_STORED] topic %q is reserved: clients may not send to it", t.Name)
+	}
+	if t.Perm&permWrite == 0 {
+		return nil, refuse(remoting.NoPermission, "[NOT_STORED] topic %q of group %s is not writable", t.Name, r.group)
+	}
+	if len(req.Body) > message.MaxBody {
+		return nil, refuse(remoting.MessageIllegal, "[NOT_STORED] a body of %d bytes is over the limit of %d", len(req.Body), message.MaxBody)
+	}
+	p := &send{at: r.now()}
+	queue, err := pickQueue(t, s.queue)
+	if err != nil {
+		return nil, err
+	}
+	p.key = index.Key{Topic: t.ID, Queue: queue}
+	p.reply.queue = queue
+	rec := message.Record{QueueID: queue, Flag: s.flag, SysFlag: s.sysFlag &^ message.SysTransaction, BornTime: s.bornTime,
+		BornHost: r.bornHost(c, req), StoreHost: r.storeHost, ReconsumeTimes: s.reconsume, Topic: t.Name}
+	if s.sysFlag&message.SysTransaction != 0 {
+		return nil, refuse(remoting.MessageIllegal, "[NOT_STORED] transactional messages are not supported yet")
+	}
+	if s.batch {
+		return p, r.encodeBatch(p, &rec, req.Body, retry)
+	}
+	rec.Body = req.Body
+	rec.Properties = s.properties
+	if p.reply.unique, err = r.encodeOne(p, &rec, retry, true); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// pickQueue checks the queue that the client chose; below 0 the broker chooses.
+func pickQueue(t *state.Topic, q int32) (ids.QueueID, error) {
+	if q < 0 && t.WriteQueues > 0 {
+		return ids.QueueID(rand.Int32N(t.WriteQueues)), nil
+	}
+	if n := max(t.ReadQueues, t.WriteQueues); q < 0 || q >= n {
+		return 0, refuse(remoting.InvalidParameter, "[NOT_STORED] queue %d of topic %s does not exist: it has %d", q, t.Name, n)
+	}
+	return ids.QueueID(q), nil
+}
+
+// encodeOne checks a message's properties, adds a unique key where there is none, and appends the record to p.
+func (r *Replica) encodeOne(p *send, rec *message.Record, retry, needUnique bool) (unique string, err error) {
+	c, err := checkProperties(rec.Properties, retry)
+	if err != nil {
+		return "", err
+	}
+	rec.Properties = c.properties
+	unique = c.unique
+	if unique == "" && needUnique {
+		unique = message.NewUniqueKey()
+		rec.Properties = message.AppendProperty(rec.Properties, message.KeyUniqueKey, unique)
+	} else {
+		unique = strings.Clone(unique)
+	}
+	if len(rec.Properties) > message.MaxProperties {
+		return "", refuse(remoting.MessageIllegal, "[NOT_STORED] properties of %d bytes are over the limit of %d", len(rec.Properties), message.MaxProperties)
+	}
+	if p.buf == nil {
+		p.buf = make([]byte, 0, rec.Size())
+		p.recs = p.one[:0]
+	}
+	p.buf = rec.AppendTo(p.buf)
+	p.recs = append(p.recs, sendRecord{end: len(p.buf), tags: message.TagsCode(c.tags)})
+	return unique, nil
+}
+
+// encodeBatch unrolls the body of a batch into records with consecutive queue offsets.
+func (r *Replica) encodeBatch(p *send, rec *message.Record, body []byte, retry bool) error {
+	if retry {
+		return refuse(remoting.MessageIllegal, "[NOT_STORED] a batch cannot go to a retry topic")
+	}
+	for item, err := range message.SplitBatch(body) {
+		if err != nil {
+			return err
+		}
+		rec.Body, rec.Flag, rec.Properties = item.Body, item.Flag, item.Properties
+		if _, err := r.encodeOne(p, rec, false, true); err != nil {
+			return err
+		}
+	}
+	if len(p.recs) == 0 {
+		return refuse(remoting.MessageIllegal, "[NOT_STORED] the batch is empty")
+	}
+	if p.space() > maxSendSpace {
+		return refuse(remoting.MessageIllegal, "[NOT_STORED] a batch of %d messages and %d bytes is over the limit of one frame", len(p.recs), len(p.buf))
+	}
+	return nil
+}
+
+// maxSendSpace is what one send may take in a frame: 4 MiB of bodies and what is around them.
+const maxSendSpace = 5 << 20
+
+// checked is what the broker reads of a message's properties.
+type checked struct {
+	properties string // without what clients may not set
+	unique     string
+	tags       string
+}
+
+// checkProperties looks at each property once. Messages that need what is not built (transactions, timers, delays) are
+// refused, never delivered as ordinary ones; a delay level on a retry is how clients hand back a message, and is dropped.
+func checkProperties(props string, retry bool) (c checked, err error) {
+	c.properties = props
+	strip := ""
+	for k, v := range message.Properties(props) {
+		switch k {
+		case message.KeyUniqueKey:
+			c.unique = v
+		case message.KeyTags:
+			c.tags = v
+		case message.KeyDelayLevel:
+			if v == "0" {
+				continue
+			}
+			if !retry {
+				return c, refuse(remoting.MessageIllegal, "[NOT_STORED] delayed messages are not supported yet (property %s=%s)", k, v)
+			}
+			strip = message.KeyDelayLevel
+		case message.KeyTransactionPrepared:
+			if strings.EqualFold(v, "true") {
+				return c, refuse(remoting.MessageIllegal, "[NOT_STORED] transactional messages are not supported yet")
+			}
+		case message.KeyTimerDeliverMs, message.KeyTimerDelayMs, message.KeyTimerDelaySec:
+			return c, refuse(remoting.MessageIllegal, "[NOT_STORED] timed messages are not supported yet (property %s=%s)", k, v)
+		case message.KeyPopCk:
+			strip = message.KeyPopCk
+		}
+	}
+	if strip != "" {
+		c.properties = message.DeleteProperty(message.DeleteProperty(props, message.KeyPopCk), message.KeyDelayLevel)
+	}
+	return c, nil
+}
+
+// bornHost is the address of the client: of a forwarded request the one that the forwarder saw.
+func (r *Replica) bornHost(c *remoting.Conn, req *remoting.Command) netip.AddrPort {
+	if v, ok := req.Get(fieldClient); ok {
+		if a, err := netip.ParseAddrPort(v); err == nil {
+			return a
+		}
+	}
+	if c != nil && c.RemoteAddr().IsValid() {
+		return c.RemoteAddr()
+	}
+	return netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+}
+
+// retryTarget decides about a message that a client sends to its retry topic by itself, which it does when 36 fails: past the
+// maximum of its group it goes to the dead-letter topic. It may block.
+func (r *Replica) retryTarget(group string, t state.Topic, s *sendRequest) (state.Topic, error) {
+	g, known := r.st.Group(group)
+	if !known {
+		return t, refuse(remoting.SubscriptionGroupNotExist, "[NOT_STORED] consumer group %q does not exist in group %s", group, r.group)
+	}
+	limit := g.RetryMax
+	if s.hasMax && s.maxReconsume >= 0 {
+		limit = s.maxReconsume
+	}
+	if s.reconsume <= limit {
+		return t, nil
+	}
+	s.queue = 0
+	return r.ensureTopic(dlqTopic(group))
+}

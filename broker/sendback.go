@@ -1,0 +1,165 @@
+package broker
+
+import (
+	"strings"
+
+	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/index"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/message"
+	"github.com/ledgermq/ledgermq/remoting"
+)
+
+// sendBack takes CONSUMER_SEND_MSG_BACK (36): a consumer could not handle a message. It goes to the group's retry topic with
+// its count raised, and to the dead-letter topic when the count has reached the maximum or the consumer gives it up. Delay
+// levels are not built yet: a retry is delivered at once. The original stays where it is, so a crash in between loses
+// nothing.
+func (r *Replica) sendBack(req *remoting.Command, pend *remoting.Pending) {
+	if !r.isMaster() {
+		r.forwardPending(req, pend)
+		return
+	}
+	p, err := r.prepareBack(req)
+	if err != nil {
+		answerError(pend, err)
+		return
+	}
+	if p == nil {
+		ok(pend)
+		return
+	}
+	answer := *pend
+	p.whenDone = func(r *Replica, o outcome, _ *send) { answerOutcome(&answer, o) }
+	if !r.propose(p) {
+		answerError(pend, refuse(remoting.ServiceNotAvailable, remarkNotStored))
+	}
+}
+
+// prepareBack builds the message of the next try, nil when the group wants none.
+func (r *Replica) prepareBack(req *remoting.Command) (*send, error) {
+	group, err := req.MustString("group")
+	if err != nil {
+		return nil, err
+	}
+	offset, err := req.MustInt64("offset")
+	if err != nil {
+		return nil, err
+	}
+	level, err := req.MustInt32("delayLevel")
+	if err != nil {
+		return nil, err
+	}
+	g, known := r.st.Group(group)
+	if !known {
+		return nil, refuse(remoting.SubscriptionGroupNotExist, "[NOT_STORED] consumer group %q does not exist in group %s", group, r.group)
+	}
+	if ref := r.door(); ref != nil {
+		return nil, ref
+	}
+	if g.RetryQueues <= 0 {
+		return nil, nil
+	}
+	limit, err := req.Int32Or("maxReconsumeTimes", g.RetryMax)
+	if err != nil {
+		return nil, err
+	}
+	if limit < 0 {
+		limit = g.RetryMax
+	}
+	raw, err := r.recordAt(ids.PhysicalOffset(offset))
+	if err != nil {
+		return nil, err
+	}
+	old, _, err := message.Decode(raw)
+	if err != nil {
+		return nil, err
+	}
+	rec := old
+	if _, have := message.Property(rec.Properties, message.KeyRetryTopic); !have {
+		rec.Properties = message.SetProperty(rec.Properties, message.KeyRetryTopic, old.Topic)
+	}
+	if _, have := message.Property(rec.Properties, message.KeyOriginMessageID); !have {
+		origin, ok := req.Get("originMsgId")
+		if !ok || origin == "" {
+			origin = message.OffsetMessageID(old.StoreHost, old.PhysicalOffset)
+		}
+		rec.Properties = message.SetProperty(rec.Properties, message.KeyOriginMessageID, origin)
+	}
+	rec.Properties = message.DeleteProperty(rec.Properties, message.KeyDelayLevel)
+	target := retryTopic(group)
+	if old.ReconsumeTimes >= limit || level < 0 {
+		target = dlqTopic(group)
+		if _, have := message.Property(rec.Properties, message.KeyDLQOriginTopic); !have {
+			from, ok := message.Property(rec.Properties, message.KeyRetryTopic)
+			if !ok {
+				from = old.Topic
+			}
+			rec.Properties = message.SetProperty(rec.Properties, message.KeyDLQOriginTopic, from)
+			id, _ := message.Property(rec.Properties, message.KeyOriginMessageID)
+			rec.Properties = message.SetProperty(rec.Properties, message.KeyDLQOriginMessageID, id)
+		}
+	}
+	t, err := r.ensureTopic(target)
+	if err != nil {
+		return nil, err
+	}
+	rec.Topic, rec.QueueID, rec.StoreHost = t.Name, 0, r.storeHost
+	rec.ReconsumeTimes++
+	rec.PreparedOffset = 0
+	p := &send{at: r.now(), key: index.Key{Topic: t.ID}}
+	if _, err := r.encodeOne(p, &rec, true, false); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// recordAt reads the message whose RocketMQ record starts at off, and makes sure that it is one: the offset comes from a
+// client.
+func (r *Replica) recordAt(off ids.PhysicalOffset) ([]byte, error) {
+	gone := refuse(remoting.SystemError, "no message lies at the physical offset %d", off)
+	if off < 0 || int64(off) >= r.appliedEnd.Load() {
+		return nil, gone
+	}
+	i, err := r.clog.IndexAt(off)
+	if err != nil {
+		return nil, gone
+	}
+	if uint64(i) > r.applied.Load() {
+		return nil, gone
+	}
+	f, err := r.clog.ReadFrame(i, nil)
+	if err != nil {
+		return nil, err
+	}
+	for rec := range f.Records() {
+		if rec.Type == state.RecordMessage && rec.Offset+state.MessagePrefixSize == off {
+			return rec.Body[state.MessagePrefixSize:], nil
+		}
+	}
+	return nil, gone
+}
+
+// handleView takes VIEW_MESSAGE_BY_ID (33).
+func (r *Replica) handleView(c *remoting.Conn, req *remoting.Command) {
+	off, err := req.MustInt64("offset")
+	if err != nil {
+		replyError(c, req, err)
+		return
+	}
+	topic := strings.Clone(req.GetOr("topic", ""))
+	c.Async(req, func(_ *remoting.Command, pend *remoting.Pending) {
+		raw, err := r.recordAt(ids.PhysicalOffset(off))
+		if err == nil && topic != "" {
+			if m, _, derr := message.Decode(raw); derr != nil || m.Topic != topic {
+				err = refuse(remoting.SystemError, "the message at the physical offset %d is not of topic %q", off, topic)
+			}
+		}
+		if err != nil {
+			answerError(pend, err)
+			return
+		}
+		resp := remoting.NewResponse(remoting.Success, "")
+		resp.Body = raw
+		pend.Answer(resp)
+	})
+}
