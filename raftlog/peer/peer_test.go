@@ -159,6 +159,8 @@ func connect(t testing.TB, nodes ...*node) {
 	}
 }
 
+var pattern = bytes.Repeat([]byte("what a frame carries in these tests "), 100)
+
 // testFrame makes a valid frame with one record of n bytes, as docs/format/commitlog.md draws it.
 func testFrame(index ids.Index, n int) commitlog.Frame {
 	be := binary.BigEndian
@@ -176,8 +178,11 @@ func testFrame(index ids.Index, n int) commitlog.Frame {
 	be.PutUint32(f[48:], 0xfeedbeef)
 	f[64], f[65] = 1, 1
 	be.PutUint32(f[68:], uint32(n))
-	for i := range n {
-		f[72+i] = byte(i + int(index))
+	for i := 0; i < n; {
+		i += copy(f[72+i:72+n], pattern)
+	}
+	if n > 0 {
+		f[72] = byte(index)
 	}
 	table := crc32.MakeTable(crc32.Castagnoli)
 	be.PutUint32(f[60:], crc32.Update(crc32.Update(0xfeedbeef, table, f[:60]), table, f[64:]))

@@ -77,7 +77,7 @@ func TestThreeNodesKeepOrder(t *testing.T) {
 	nodes := []*node{newNode(t, "n1", nil), newNode(t, "n2", nil), newNode(t, "n3", nil)}
 	connect(t, nodes...)
 	// Four goroutines on each node send to both others, in batches, small and large, on both channels.
-	const senders, each = 4, 300
+	const senders, each = 4, 150
 	var wg sync.WaitGroup
 	for _, n := range nodes {
 		for s := range senders {
