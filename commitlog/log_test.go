@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"testing"
 
 	"github.com/ledgermq/ledgermq/internal/ids"
@@ -149,3 +150,15 @@ func TestAppendSyncReopen(t *testing.T) {
 		})
 	}
 }
+
+func readMetaFile(o Options) ([]byte, error) {
+	o.EnsureDefaults()
+	return vfs.ReadFile(o.FS, o.Dir+"/"+metaName)
+}
+
+func writeMetaFile(o Options, b []byte) error {
+	o.EnsureDefaults()
+	return vfs.WriteFileAtomic(o.FS, o.Dir+"/"+metaName, b)
+}
+
+func crcOf(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
