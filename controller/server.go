@@ -101,6 +101,7 @@ func Open(o Options) (s *Server, err error) {
 		grpc.MaxSendMsgSize(maxMessage),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(256),
+		grpc.WaitForHandlers(true), // every handler watches the server's end
 		grpc.UnaryInterceptor(boundCall))
 	pb.RegisterControllerServer(s.grpc, &calls{s: s})
 	pb.RegisterPeerServer(s.grpc, &peerCalls{s: s})

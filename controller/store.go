@@ -155,6 +155,7 @@ func openExisting(dir, name string) (st *store, l *loaded, err error) {
 	// bbolt maps the file and panics, or faults behind its end, on what it cannot read.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	var db *bbolt.DB
+	var file *os.File // closed here when bbolt panics with it in hand; its mapping, and so the lock, may stay until the process ends
 	defer func() {
 		if r := recover(); r != nil {
 			err = &DamageError{name, "a page", fmt.Sprint(r)}
@@ -164,16 +165,25 @@ func openExisting(dir, name string) (st *store, l *loaded, err error) {
 			if db != nil {
 				closeQuietly(db)
 			}
+			if file != nil {
+				_ = file.Close()
+			}
 		}
 	}()
-	db, err = bbolt.Open(name, 0o600, &bbolt.Options{Timeout: 500 * time.Millisecond})
+	db, err = bbolt.Open(name, 0o600, &bbolt.Options{
+		Timeout: 500 * time.Millisecond,
+		OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
+			file, err = os.OpenFile(name, flag, mode)
+			return file, err
+		},
+	})
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return nil, nil, &FolderError{dir, "it is in use by another process: stop that one, or give this one a folder of its own"}
-	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
-		return nil, nil, &DamageError{name, "its meta pages", err.Error()}
-	case err != nil:
+	case errors.As(err, new(*os.PathError)):
 		return nil, nil, &FolderError{dir, err.Error()}
+	case err != nil:
+		return nil, nil, &DamageError{name, "its meta pages", err.Error()}
 	}
 	l = &loaded{}
 	err = db.View(func(tx *bbolt.Tx) error { return l.read(tx) })
