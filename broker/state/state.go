@@ -16,7 +16,9 @@
 // A read holds a lock for the time of a map look-up. What is returned is shared and must not be changed.
 //
 // Clone is cheap: it copies the tables of parts, not their content (cow.go), so a snapshot is written from a clone in the
-// background while Apply goes on.
+// background while Apply goes on. Measured with BenchmarkSnapshot on 2 busy cores, processor time: with 100,000 queues a
+// clone takes 0.1 ms and the longest Apply after it 0.4 ms (it copies a part); with 1,000,000 queues 0.1 and 1.1 ms. A queue
+// with a consumer offset takes about 65 to 85 bytes of memory.
 //
 // Read command.go for the formats of the commands, docs/format/commands.md for their bytes, and docs/format/snapshot.md
 // for those of a snapshot.
