@@ -175,7 +175,7 @@ func (s *Server) unregisterBroker(r request) (*remoting.Command, error) {
 	gone := s.routes.Unregister(s.o.Clock(), u)
 	s.mu.Unlock()
 	if gone {
-		s.logGone([]Removed{{Group: n.group, Addr: n.addr, BrokerID: n.id, Term: term}}, "it said so")
+		s.logGone([]Removed{{Group: n.group, Addr: n.addr, BrokerID: n.id, Term: term}}, leftUnregistered)
 	}
 	return remoting.NewResponse(remoting.Success, ""), nil
 }

@@ -147,14 +147,21 @@ func (s *Server) closed(c *remoting.Conn) {
 	s.mu.Lock()
 	gone := s.routes.ConnClosed(s.o.Clock(), state.id)
 	s.mu.Unlock()
-	s.logGone(gone, "its connection closed")
+	s.logGone(gone, leftClosed)
 }
+
+// Why an address leaves the routes; values of Stats.Removed.
+const (
+	leftClosed       = "closed"       // its connection ended
+	leftSilent       = "silent"       // it expired
+	leftUnregistered = "unregistered" // it said so
+)
 
 func (s *Server) logGone(gone []Removed, why string) {
 	for _, r := range gone {
 		s.counters.left(why)
 		s.o.Logger.Info().Str("group", r.Group).Uint64("epoch", uint64(r.Term.Epoch())).Stringer("term", r.Term).
-			Str("addr", r.Addr).Int64("brokerID", int64(r.BrokerID)).Msg("a broker left the routes: " + why)
+			Str("addr", r.Addr).Int64("brokerID", int64(r.BrokerID)).Str("why", why).Msg("a broker left the routes")
 	}
 }
 
@@ -172,7 +179,7 @@ func (s *Server) expire(ctx context.Context) {
 		s.mu.Lock()
 		gone := s.routes.Expire(s.o.Clock())
 		s.mu.Unlock()
-		s.logGone(gone, "it was silent")
+		s.logGone(gone, leftSilent)
 	}
 }
 
