@@ -19,7 +19,9 @@ type seal struct {
 	next    *EpochRecord
 	encoded []byte
 	writing bool
-	backlog []peer.Envelope // messages that came meanwhile, at most maxBacklog, more are dropped
+	// campaign: Campaign was called meanwhile, and is done in the new epoch
+	campaign bool
+	backlog  []peer.Envelope // messages that came meanwhile, at most maxBacklog, more are dropped
 }
 
 // maxBacklog bounds the messages kept while a record is being written. Raft repeats what is dropped.
@@ -51,8 +53,7 @@ func (r *Replica) Adopt(rec EpochRecord) error {
 	}
 	r.guard(func() {
 		r.drain()
-		backlog := r.seal.backlog
-		r.seal = seal{next: &rec, encoded: rec.Encode(), backlog: backlog}
+		r.seal = seal{next: &rec, encoded: rec.Encode(), backlog: r.seal.backlog, campaign: r.seal.campaign}
 		r.reads.fail(r.notMaster())
 		r.form.inflight = r.form.inflight[:0]
 		r.lead, r.leading = 0, false
@@ -129,6 +130,9 @@ func (r *Replica) sealed() {
 	r.install(*s.next, s.encoded)
 	r.order = nil
 	r.boot()
+	if s.campaign {
+		r.Campaign()
+	}
 	for _, env := range s.backlog {
 		r.Receive(env)
 	}

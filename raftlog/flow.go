@@ -142,11 +142,15 @@ func (r *Replica) release(p *member, m *pb.Message) {
 	r.push(p, m, frames)
 }
 
+// attachEvery is after how many ticks a member is shown the record though it is in this epoch too: one with another record
+// of the same epoch must be noticed.
+const attachEvery = 20
+
 // push adds the envelope to the output.
 func (r *Replica) push(p *member, m *pb.Message, frames []commitlog.Frame) {
 	env := peer.Envelope{Group: r.cfg.Group, From: r.cfg.Replica, To: p.ID, Epoch: r.record.Epoch, Msg: m, Frames: frames}
 	vote := m.GetType() == pb.MsgVote || m.GetType() == pb.MsgPreVote
-	if vote || p.epoch < r.record.Epoch && p.attached != r.ticks {
+	if vote || p.epoch < r.record.Epoch && p.attached != r.ticks || r.ticks-p.attached >= attachEvery {
 		env.Record = r.encoded
 		p.attached = r.ticks
 	}

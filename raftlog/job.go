@@ -40,64 +40,44 @@ func NewWriter(log *commitlog.Log) (*Writer, error) {
 }
 
 // Write makes jobs durable. After an error it must not be called again: the log is poisoned.
+//
+// Each frame is synced before the next one is written: recovery takes a bad frame for damage when a valid one follows, and a
+// power cut in a batch may tear one frame and keep the next.
 func (w *Writer) Write(jobs []*Job) error {
-	var (
-		frames []commitlog.Frame
-		owner  *Owner
-		dirty  bool
-	)
+	var owner *Owner
+	commit := w.owner.Commit
 	for _, j := range jobs {
-		w.owner.Commit = max(w.owner.Commit, j.Commit)
+		commit = max(commit, j.Commit)
 		if j.Owner != nil {
 			owner = j.Owner
 		}
 	}
-	// Term and vote first: an entry never becomes durable under a term that the meta file does not know.
+	// Term and vote first: an entry never becomes durable under a term that the meta file does not know. The commit index
+	// last: it may speak of entries in these jobs, and a crash in between would let a start apply the ones that they replace.
 	if owner != nil {
-		commit := w.owner.Commit
+		saved := w.owner.Commit
 		w.owner = *owner
-		w.owner.Commit = commit
+		w.owner.Commit = saved
 		if err := w.log.SaveMeta(w.owner.Encode(), true); err != nil {
 			return err
 		}
 	}
-	flush := func() error {
-		if len(frames) == 0 {
-			return nil
-		}
-		dirty = true
-		err := w.log.Append(frames)
-		frames = nil
-		return err
-	}
 	for _, j := range jobs {
-		if len(j.Frames) == 0 {
-			continue
-		}
-		end := w.log.Tail().Index
-		if n := len(frames); n > 0 {
-			end = frames[n-1].Index()
-		}
-		if j.First <= end {
-			if err := flush(); err != nil {
-				return err
-			}
+		if len(j.Frames) > 0 && j.First <= w.log.Tail().Index {
 			if err := w.log.TruncateAfter(j.First - 1); err != nil {
 				return err
 			}
 		}
-		if frames == nil {
-			frames = j.Frames
-		} else {
-			frames = append(frames[:len(frames):len(frames)], j.Frames...)
+		for k := range j.Frames {
+			if err := w.log.Append(j.Frames[k : k+1]); err != nil {
+				return err
+			}
+			if err := w.log.Sync(); err != nil {
+				return err
+			}
 		}
 	}
-	if err := flush(); err != nil {
-		return err
-	}
-	if dirty {
-		return w.log.Sync()
-	}
+	w.owner.Commit = commit
 	return nil
 }
 

@@ -27,9 +27,6 @@ func (r *Replica) Turn(now int64) {
 		r.w.trim(min(r.applied, r.synced), r.lowestMatch(), r.cfg.Limits.Window)
 	})
 	r.tellRole()
-	if invariants {
-		r.check()
-	}
 }
 
 // drain takes from Raft all that it has ready.
@@ -49,6 +46,7 @@ func (r *Replica) ready(rd raft.Ready) {
 	}
 	for _, s := range rd.ReadStates {
 		r.reads.confirmed(s)
+		r.reads.applied(r.applied)
 	}
 	r.admit(rd.Entries, termOf(rd, r.owner.Term))
 	var apply *pb.Message
@@ -83,7 +81,7 @@ func (r *Replica) softState(s *raft.SoftState) {
 		}
 		r.ownEmpty, r.acked = 0, 0
 	}
-	r.leading, r.lead = leading, ids.ReplicaID(s.Lead)
+	r.state, r.leading, r.lead = s.RaftState, leading, ids.ReplicaID(s.Lead)
 	if !leading {
 		r.reads.fail(r.notMaster())
 		r.form.inflight = r.form.inflight[:0]
@@ -326,25 +324,29 @@ func (r *Replica) notMaster() error {
 	return &NotMasterError{Master: master, Term: r.owner.Term}
 }
 
-// invariants turns check on after each turn. Tests and the simulation do.
-var invariants = false
-
-// check tests the invariants of Replica and its window.
-func (r *Replica) check() {
+// Check tests the invariants of Replica and its window and returns the first that is broken. The simulation calls it after each
+// turn.
+func (r *Replica) Check() error {
 	if r.applied > r.commit && r.parked == nil || r.commit > r.tail.Index {
-		panic(fmt.Sprintf("raftlog: applied %d, commit %d, last %d are out of order", r.applied, r.commit, r.tail.Index))
+		return fmt.Errorf("raftlog: applied %d, commit %d, last %d are out of order", r.applied, r.commit, r.tail.Index)
+	}
+	if r.parked != nil && r.rn != nil {
+		return fmt.Errorf("raftlog: a parked replica has a RawNode")
 	}
 	var n int64
 	for k, s := range r.w.slots {
 		n += int64(len(s.frame))
-		if i := r.w.first + ids.Index(k); s.frame.Index() != i || s.entry.GetIndex() != uint64(i) {
-			panic(fmt.Sprintf("raftlog: window slot %d holds frame %d and entry %d", i, s.frame.Index(), s.entry.GetIndex()))
+		if i := r.w.first + ids.Index(k); s.frame.Index() != i || s.entry.GetIndex() != uint64(i) || uint64(s.frame.Term()) != s.entry.GetTerm() {
+			return fmt.Errorf("raftlog: window slot %d holds frame %d and entry %d", i, s.frame.Index(), s.entry.GetIndex())
 		}
 	}
-	if n != r.w.bytes {
-		panic(fmt.Sprintf("raftlog: the window has %d bytes and counts %d", n, r.w.bytes))
+	switch {
+	case n != r.w.bytes:
+		return fmt.Errorf("raftlog: the window has %d bytes and counts %d", n, r.w.bytes)
+	case len(r.w.slots) > 0 && r.w.end()-1 != r.tail.Index:
+		return fmt.Errorf("raftlog: the window ends at %d, the log at %d", r.w.end()-1, r.tail.Index)
+	case r.synced < r.tail.Index && (len(r.w.slots) == 0 || r.w.first > r.synced+1):
+		return fmt.Errorf("raftlog: durable is %d of %d, the window has %d frames from %d on", r.synced, r.tail.Index, len(r.w.slots), r.w.first)
 	}
-	if len(r.w.slots) > 0 && r.w.end()-1 != r.tail.Index {
-		panic(fmt.Sprintf("raftlog: the window ends at %d, the log at %d", r.w.end()-1, r.tail.Index))
-	}
+	return nil
 }

@@ -59,6 +59,7 @@ type Replica struct {
 	ticks       int64
 	lead        ids.ReplicaID
 	leading     bool
+	state       raft.StateType
 	ownEmpty    ids.Index // the entry with which this leadership began, 0 when it is not shown yet
 	role        Role
 	roleTold    bool
@@ -108,6 +109,7 @@ type member struct {
 	heard    int64     // tick of the last message, -1 when none
 	epoch    ids.Epoch // highest epoch it has shown
 	attached int64     // tick in which it was last sent the record
+	conflict bool      // it has another record of the epoch in force
 	match    ids.Index // as of the last refresh, master only
 	flow     flow
 }
@@ -225,10 +227,10 @@ func (r *Replica) install(rec EpochRecord, encoded []byte) {
 		for _, m := range list {
 			p := r.members[m.ID]
 			if p == nil {
-				p = &member{heard: -1, attached: -1}
+				p = &member{heard: -1}
 				r.members[m.ID] = p
 			}
-			p.Member, p.current, p.voter, p.match, p.flow = m, true, voter, 0, flow{}
+			p.Member, p.current, p.voter, p.match, p.attached, p.conflict, p.flow = m, true, voter, 0, -attachEvery, false, flow{}
 		}
 	}
 	add(rec.Voters, true)
@@ -237,7 +239,7 @@ func (r *Replica) install(rec EpochRecord, encoded []byte) {
 
 // boot builds the RawNode of the record in force, or tells why there is none.
 func (r *Replica) boot() {
-	r.rn, r.lead, r.leading, r.ownEmpty = nil, 0, false, 0
+	r.rn, r.lead, r.leading, r.ownEmpty, r.state = nil, 0, false, 0, raft.StateFollower
 	self, ok := r.record.Member(r.cfg.Replica)
 	switch {
 	case !ok:
@@ -340,12 +342,20 @@ func (r *Replica) Tick() {
 }
 
 // Campaign starts an election at once, also while the voters hear a master. It does nothing on a master, a learner, or a
-// replica without a record.
+// replica without a record. While a record is being adopted it waits for the new epoch.
 func (r *Replica) Campaign() {
-	if r.rn == nil || r.seal.active() {
+	if r.seal.active() {
+		r.seal.campaign = true
+		return
+	}
+	if r.rn == nil {
 		return
 	}
 	r.guard(func() {
+		if r.state == raft.StateCandidate || r.state == raft.StatePreCandidate {
+			_ = r.rn.Campaign() // a candidate does not hear MsgTimeoutNow, and is not bound by a master it hears
+			return
+		}
 		self := new(uint64(r.cfg.Replica))
 		_ = r.rn.Step(&pb.Message{Type: pb.MsgTimeoutNow.Enum(), To: self, From: self, Term: new(uint64(r.owner.Term))})
 	})

@@ -12,7 +12,7 @@ import (
 //
 // Invariants:
 //  1. slots are consecutive: slots[i] has index first+i;
-//  2. every entry that is not durable here or not applied here is in the window;
+//  2. every entry that is not durable here is in the window, and so is what was appended in this process life and not applied;
 //  3. bytes is the sum of the frames' sizes.
 type window struct {
 	first ids.Index

@@ -1,0 +1,177 @@
+package sim
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/raftlog"
+)
+
+// Checker judges a world. It demands, at each step:
+//
+//  1. one value per index: all replicas apply the same frame at the same place;
+//  2. one master per term;
+//  3. an acknowledged entry is durable on K voters of the master's epoch, in the same term;
+//  4. an operation told "not stored" is applied nowhere, and each operation is told one outcome;
+//  5. a confirmed read index is not below anything that was acknowledged before the question;
+//  6. the invariants of Replica.Check hold after each turn;
+//  7. no replica parks but for the disk errors that were injected, and every log opens again after a crash;
+//
+// and at the end that every acknowledged operation is in the log of every member, and that the logs are equal byte by byte.
+type Checker struct {
+	Err error // the first fault
+
+	values   map[ids.Index]Entry
+	masters  map[ids.Term]ids.ReplicaID
+	refusedP map[string]bool // payloads told "not stored"
+	appliedP map[string]ids.Index
+	MaxAcked ids.Index
+	Acks     int
+	Masters  int
+	Reads    int
+
+	mayPark map[ids.ReplicaID]bool // a disk error was injected in this process life
+}
+
+func newChecker() *Checker {
+	return &Checker{
+		values: make(map[ids.Index]Entry), masters: make(map[ids.Term]ids.ReplicaID),
+		refusedP: make(map[string]bool), appliedP: make(map[string]ids.Index), mayPark: make(map[ids.ReplicaID]bool),
+	}
+}
+
+func (c *Checker) fail(format string, args ...any) {
+	if c.Err == nil {
+		c.Err = fmt.Errorf(format, args...)
+	}
+}
+
+func (c *Checker) applied(n *Node, e Entry) {
+	n.w.Tracef("n%d applies %d %s %08x", n.ID, e.Index, e.Term, e.CRC)
+	if v, ok := c.values[e.Index]; !ok {
+		c.values[e.Index] = e
+	} else if v.Term != e.Term || v.CRC != e.CRC {
+		c.fail("replica %d applies entry %d of term %s (%08x), another one applied it with term %s (%08x)", n.ID, e.Index, e.Term, e.CRC, v.Term, v.CRC)
+	}
+	for _, p := range e.Ops {
+		if c.refusedP[p] {
+			c.fail("operation %.20q was told to be not stored, replica %d applies it at %d", p, n.ID, e.Index)
+		}
+		if at, ok := c.appliedP[p]; ok && at != e.Index {
+			c.fail("operation %.20q is at %d and at %d", p, at, e.Index)
+		}
+		c.appliedP[p] = e.Index
+	}
+}
+
+func (c *Checker) master(n *Node, term ids.Term) {
+	if other, ok := c.masters[term]; ok && other != n.ID {
+		c.fail("replicas %d and %d are master in term %s", other, n.ID, term)
+	} else if !ok {
+		c.Masters++
+	}
+	c.masters[term] = n.ID
+}
+
+// acked demands that the entry is durable on K voters of the master's epoch.
+func (c *Checker) acked(n *Node, upTo ids.Index) {
+	c.Acks++
+	c.MaxAcked = max(c.MaxAcked, upTo)
+	n.w.Tracef("n%d acknowledges %d", n.ID, upTo)
+	rec := n.Replica.Record()
+	have := 0
+	for _, m := range rec.Voters {
+		v := n.w.Node(m.ID)
+		synced := v.synced
+		if v.Log != nil {
+			synced, _ = v.Log.Synced()
+		}
+		if synced >= upTo {
+			have++
+		}
+	}
+	if have < rec.K() {
+		c.fail("replica %d acknowledges entry %d, which is durable on %d of %d voters; K is %d", n.ID, upTo, have, len(rec.Voters), rec.K())
+	}
+}
+
+func (c *Checker) settled(n *Node, op *Op) {
+	n.w.Tracef("n%d settles op %d: %s", n.ID, op.ID, op.State)
+	switch op.State {
+	case NotStored, Refused:
+		c.refusedP[op.Payload] = true
+		if i, ok := c.appliedP[op.Payload]; ok {
+			c.fail("operation %d is told to be %s, and was applied at %d", op.ID, op.State, i)
+		}
+	case Acked:
+		if i, ok := c.appliedP[op.Payload]; !ok || i != op.Index {
+			c.fail("operation %d is acknowledged at %d and applied at %d", op.ID, op.Index, i)
+		}
+	}
+}
+
+// turn looks at a replica after each of its turns.
+func (c *Checker) turn(n *Node) {
+	if p := n.Replica.Parked(); p != nil && !c.mayPark[n.ID] {
+		c.fail("replica %d parks: %v", n.ID, p)
+	}
+	if err := n.Replica.Check(); err != nil {
+		c.fail("replica %d: %w", n.ID, err)
+	}
+}
+
+// read demands that a confirmed index covers what was acknowledged before the question.
+func (c *Checker) read(n *Node, asked, got ids.Index) {
+	c.Reads++
+	if got < asked {
+		c.fail("replica %d confirms %d for a read that came when %d was acknowledged", n.ID, got, asked)
+	}
+}
+
+// Final compares the logs of the members of rec, byte by byte up to the lowest commit, and looks for every acknowledged operation
+// in each of them.
+func (c *Checker) Final(w *World, rec raftlog.EpochRecord, ops []*Op) {
+	var members []*Node
+	low := ids.Index(1 << 62)
+	for _, n := range w.Nodes {
+		if _, ok := rec.Member(n.ID); ok && n.Up {
+			members = append(members, n)
+			low = min(low, n.Status().Applied)
+		}
+	}
+	for i := ids.Index(1); i <= low; i++ {
+		var first []byte
+		for _, n := range members {
+			f, err := n.Log.ReadFrame(i, nil)
+			if err != nil {
+				c.fail("replica %d: read entry %d: %v", n.ID, i, err)
+				return
+			}
+			if first == nil {
+				first = bytes.Clone(f)
+			} else if !bytes.Equal(first, f) {
+				c.fail("replica %d holds other bytes of entry %d than replica %d", n.ID, i, members[0].ID)
+				return
+			}
+		}
+	}
+	for _, op := range ops {
+		if op.State != Acked {
+			continue
+		}
+		for _, n := range members {
+			if int(op.Index) > len(n.Machine.applied) {
+				c.fail("replica %d lacks acknowledged operation %d (entry %d)", n.ID, op.ID, op.Index)
+				continue
+			}
+			found := false
+			for _, p := range n.Machine.applied[op.Index-1].Ops {
+				found = found || p == op.Payload
+			}
+			if !found {
+				c.fail("replica %d has another entry in the place of acknowledged operation %d (entry %d)", n.ID, op.ID, op.Index)
+			}
+		}
+	}
+}

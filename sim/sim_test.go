@@ -1,0 +1,48 @@
+package sim
+
+import (
+	"flag"
+	"io"
+	"os"
+	"testing"
+	"time"
+)
+
+var (
+	seeds  = flag.Int("seeds", 30, "how many seeds to run")
+	first  = flag.Uint64("first", 1, "the first seed")
+	lines  = flag.Bool("lines", false, "print each line of the trace")
+	mutant = flag.String("mutant", "", "break one rule on purpose")
+)
+
+// TestSim runs seeds one after the other: crypto/rand is one for the whole process.
+func TestSim(t *testing.T) {
+	var out io.Writer
+	if *lines {
+		out = os.Stdout
+	}
+	begun := time.Now()
+	var sum Result
+	for seed := *first; seed < *first+uint64(*seeds); seed++ {
+		res := Run(seed, Options{Mutant: Mutant(*mutant), Trace: out})
+		if res.Err != nil {
+			t.Fatalf("seed %d, %s\n%v\nat virtual %d ms, trace %016x\nrepeat with: make sim SEEDS=1 FIRST=%d", seed, res.Params, res.Err, res.Virtual/1000, res.Trace, seed)
+		}
+		if testing.Verbose() {
+			t.Logf("seed %d trace %016x events %d entries %d ops %d acked %d unknown %d not stored %d reads %d masters %d crashes %d epochs %d virtual %d ms",
+				seed, res.Trace, res.Events, res.Entries, res.Ops, res.Acked, res.Unknown, res.NotStored, res.Reads, res.Masters, res.Crashes, res.Epochs, res.Virtual/1000)
+		}
+		sum.Events += res.Events
+		sum.Acked += res.Acked
+		sum.Masters += res.Masters
+		sum.Crashes += res.Crashes
+		sum.Epochs += res.Epochs
+		sum.Reads += res.Reads
+		sum.Undecided += res.Undecided
+	}
+	t.Logf("%d seeds in %v: %d events, %d operations acknowledged, %d reads, %d masters, %d crashes, %d epochs; %d runs ended early", *seeds, time.Since(begun).Round(time.Millisecond),
+		sum.Events, sum.Acked, sum.Reads, sum.Masters, sum.Crashes, sum.Epochs, sum.Undecided)
+	if sum.Acked == 0 {
+		t.Error("nothing was acknowledged")
+	}
+}
