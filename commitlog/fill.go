@@ -82,6 +82,14 @@ func (l *Log) fillStep(seg *segment, end, target int64) (bool, error) {
 
 // prepare makes the file of the segment after seg, under a name that recovery does not take for a segment.
 func (l *Log) prepare(seg *segment) (bool, error) {
+	l.nextMu.Lock()
+	defer l.nextMu.Unlock()
+	l.mu.RLock()
+	stale := l.gone || l.segs[len(l.segs)-1] != seg || l.next != nil // the writer went on meanwhile
+	l.mu.RUnlock()
+	if stale {
+		return true, nil
+	}
 	base := seg.base() + ids.PhysicalOffset(l.o.SegmentSize)
 	file, recycled, err := l.newFile(base, nextSuffix)
 	if err != nil {
@@ -99,15 +107,12 @@ func (l *Log) prepare(seg *segment) (bool, error) {
 		s.fill.done = l.o.SegmentSize
 	}
 	l.mu.Lock()
-	ok := !l.gone && l.segs[len(l.segs)-1] == seg && l.next == nil
-	if ok {
-		l.next = s
-	}
-	l.mu.Unlock()
-	if !ok { // the writer went on without it
+	defer l.mu.Unlock()
+	if l.gone {
 		s.release()
-		return true, l.o.FS.Remove(s.path)
+		return false, ErrClosed
 	}
+	l.next = s
 	return true, nil
 }
 
@@ -134,6 +139,8 @@ func (l *Log) newFile(base ids.PhysicalOffset, suffix string) (f vfs.File, recyc
 // roll starts the segment at base, behind t; wmu is held. Its header is written, not synced.
 func (l *Log) roll(base ids.PhysicalOffset, t Tail) (*segment, error) {
 	path := l.segmentPath(base, logSuffix)
+	l.nextMu.Lock()
+	defer l.nextMu.Unlock()
 	l.mu.Lock()
 	s := l.next
 	l.next = nil

@@ -47,6 +47,8 @@ type Log struct {
 	starts   uint64 // Meta.Starts
 	closed   bool
 
+	nextMu sync.Mutex // serialises makers and removers of the segment behind the last one; taken after wmu
+
 	metaMu sync.Mutex // serialises writers of meta; taken after wmu
 	meta   metaFile
 

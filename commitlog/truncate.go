@@ -34,6 +34,8 @@ func (l *Log) TruncateAfter(i ids.Index) error {
 			return err
 		}
 	}
+	l.nextMu.Lock() // or a segment that the filler prepares meanwhile would lose its name
+	defer l.nextMu.Unlock()
 	seg, removed, erase := l.cutTail(t)
 	if err := l.updateMeta(true, func(m *metaRecord) { m.TruncateTo, m.truncateEnd = t.Offset, erase }); err != nil {
 		return err
