@@ -13,7 +13,7 @@ import (
 
 const (
 	flushAt   = 256 << 10 // output of one turn of the reader that is written before the turn ends
-	keepOut   = 1 << 20   // capacity of an output buffer that is kept for the next time
+	keepOut   = 1 << 20   // capacity up to which an output buffer goes back to the pool
 	writePart = 256 << 10 // written at a time by the goroutine, so that a slow but living reader is seen to live
 )
 
@@ -44,15 +44,27 @@ type Conn struct {
 	mu      sync.Mutex
 	closed  bool
 	reason  error
-	out     []byte         // appended, not yet taken by a writer
-	queued  int64          // len(out) and what a writer has taken and not yet written
+	out     *outBuffer     // appended, not yet taken by a writer; nil when there is nothing
+	queued  int64          // bytes of out and what a writer has taken and not yet written
 	writing bool           // somebody owns sending and rest
 	wg      sync.WaitGroup // the goroutine that writes while the socket is full
 
 	// Invariant: only who set writing touches these.
-	sending []byte // the buffer that is being written
-	rest    []byte // what of it is not yet written
+	sending *outBuffer // what is being written
+	rest    []byte     // what of it is not yet written
 	try     tryWriter
+}
+
+// outBuffer is output of one connection. The buffers are shared by all, so that a connection without output has none.
+type outBuffer struct{ b []byte }
+
+var outBuffers = sync.Pool{New: func() any { return new(outBuffer) }}
+
+func (o *outBuffer) release() {
+	if cap(o.b) <= keepOut {
+		o.b = o.b[:0]
+		outBuffers.Put(o)
+	}
 }
 
 func newConn(nc net.Conn, l *limits, log zerolog.Logger) *Conn {
@@ -137,25 +149,46 @@ func (c *Conn) appendUnlock(cmd *Command, e envelope) bool {
 		c.mu.Unlock()
 		return false
 	}
-	before := len(c.out)
-	c.out = cmd.appendAs(c.out, e)
-	if len(c.out)-before > MaxFrame {
-		c.out = c.out[:before]
+	out := c.output()
+	before := len(out.b)
+	out.b = cmd.appendAs(out.b, e)
+	if len(out.b)-before > MaxFrame {
+		out.b = out.b[:before]
 		if e.flag&FlagResponse == 0 {
 			c.mu.Unlock()
 			return false
 		}
-		c.out = NewResponse(SystemError, "the answer is longer than a frame").appendAs(c.out, e)
+		out.b = NewResponse(SystemError, "the answer is longer than a frame").appendAs(out.b, e)
 	}
-	n := int64(len(c.out) - before)
-	c.queued += n
+	return c.appendedUnlock(len(out.b) - before)
+}
+
+// appendRawUnlock is appendUnlock for a frame that is already made.
+func (c *Conn) appendRawUnlock(frame []byte) bool {
+	out := c.output()
+	out.b = append(out.b, frame...)
+	return c.appendedUnlock(len(frame))
+}
+
+// output returns the buffer to append to. mu is held.
+func (c *Conn) output() *outBuffer {
+	if c.out == nil {
+		c.out = outBuffers.Get().(*outBuffer)
+	}
+	return c.out
+}
+
+// appendedUnlock counts n bytes that were appended, and ends a connection that is over a bound.
+func (c *Conn) appendedUnlock(n int) bool {
+	c.queued += int64(n)
 	over := c.queued > c.limits.outputPerConn
+	// Under mu: fail takes queued off the total, and must find these bytes in it.
+	over = c.limits.output.Add(int64(n)) > c.limits.outputTotal || over
 	c.mu.Unlock()
-	if c.limits.output.Add(n) > c.limits.outputTotal || over {
+	if over {
 		c.fail(errSlowReader)
-		return false
 	}
-	return true
+	return !over
 }
 
 // Reply answers req from inside its handler call, or later with a Clone of it. A one-way request gets no answer. Inside
@@ -169,7 +202,7 @@ func (c *Conn) Reply(req *Command, resp *Command) {
 		return
 	}
 	c.mu.Lock()
-	full := len(c.out) >= flushAt
+	full := c.out != nil && len(c.out.b) >= flushAt
 	ok := c.appendUnlock(resp, answerEnvelope(req.Opaque, req.Codec))
 	if ok && (full || req != &c.req) {
 		c.Flush()
@@ -201,7 +234,7 @@ func nextOpaque() int32 { return opaques.Add(1) }
 // connection goes on, and when somebody else is writing already, he takes the rest.
 func (c *Conn) Flush() {
 	c.mu.Lock()
-	if c.writing || c.closed || len(c.out) == 0 {
+	if c.writing || c.closed || c.out == nil {
 		c.mu.Unlock()
 		return
 	}
@@ -213,14 +246,10 @@ func (c *Conn) Flush() {
 	}
 }
 
-// takeOut makes the output the buffer that is written. mu is held, writing is set.
+// takeOut makes the output what is written. mu is held, writing is set.
 func (c *Conn) takeOut() {
-	spare := c.sending[:0]
-	if cap(spare) > keepOut {
-		spare = nil
-	}
-	c.sending, c.out = c.out, spare
-	c.rest = c.sending
+	c.sending, c.out = c.out, nil
+	c.rest = c.sending.b
 }
 
 // written notes n bytes of rest as done and takes what has been appended since. It returns false when there is nothing
@@ -238,7 +267,9 @@ func (c *Conn) written(n int) bool {
 	if len(c.rest) > 0 {
 		return true
 	}
-	if len(c.out) == 0 {
+	c.sending.release()
+	c.sending = nil
+	if c.out == nil {
 		c.writing = false
 		return false
 	}
@@ -286,18 +317,4 @@ func (c *Conn) writeInBackground() {
 			}
 		}
 	}()
-}
-
-// appendRawUnlock is appendUnlock for a frame that is already made.
-func (c *Conn) appendRawUnlock(frame []byte) bool {
-	c.out = append(c.out, frame...)
-	n := int64(len(frame))
-	c.queued += n
-	over := c.queued > c.limits.outputPerConn
-	c.mu.Unlock()
-	if c.limits.output.Add(n) > c.limits.outputTotal || over {
-		c.fail(errSlowReader)
-		return false
-	}
-	return true
 }

@@ -159,6 +159,9 @@ func (rd *reader) fill() error {
 		if left <= 0 {
 			return errIdle
 		}
+		if rd.r == rd.w && len(rd.buf) > firstBuffer && left < c.limits.idle/2 {
+			rd.buf, rd.r, rd.w = make([]byte, firstBuffer), 0, 0 // quiet for long: it needs no large buffer now
+		}
 		if err := c.nc.SetReadDeadline(time.Now().Add(left)); err != nil {
 			return err
 		}
