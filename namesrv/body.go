@@ -1,6 +1,7 @@
 package namesrv
 
 import (
+	"bufio"
 	"bytes"
 	"compress/zlib"
 	"encoding/binary"
@@ -58,8 +59,11 @@ type RegisterBody struct {
 	Topics  []TopicConfig
 }
 
-// maxInflated bounds what a compressed body may grow to.
-const maxInflated = 64 << 20
+// Bounds of a compressed body: all of it, and one text in it, when unpacked.
+const (
+	maxInflated = 32 << 20
+	maxItem     = 1 << 20
+)
 
 // ErrBody is returned for a body that cannot be read.
 var ErrBody = errors.New("bad registration body")
@@ -217,19 +221,14 @@ func decodeCompressed(body []byte) (RegisterBody, error) {
 	if err != nil {
 		return RegisterBody{}, fmt.Errorf("%w: %w", ErrBody, err)
 	}
-	plain, err := io.ReadAll(io.LimitReader(z, maxInflated+1))
-	if err != nil {
-		return RegisterBody{}, fmt.Errorf("%w: %w", ErrBody, err)
-	}
-	if len(plain) > maxInflated {
-		return RegisterBody{}, fmt.Errorf("%w: more than %d bytes when unpacked", ErrBody, maxInflated)
-	}
-	r := items{rest: plain}
+	r := items{in: bufio.NewReader(z), left: maxInflated}
 	var b RegisterBody
-	if err := json.Unmarshal(r.item(), &b.Version); err != nil && r.err == nil {
-		return RegisterBody{}, fmt.Errorf("%w: data version: %w", ErrBody, err)
+	if text := r.item(); r.err == nil {
+		if err := json.Unmarshal(text, &b.Version); err != nil {
+			return RegisterBody{}, fmt.Errorf("%w: data version: %w", ErrBody, err)
+		}
 	}
-	for n := r.number(); n > 0 && r.err == nil; n-- {
+	for n := r.number(MaxTopicsOfGroup); n > 0 && r.err == nil; n-- {
 		text := r.item()
 		if r.err != nil {
 			break
@@ -248,40 +247,47 @@ func decodeCompressed(body []byte) (RegisterBody, error) {
 	return b, b.check()
 }
 
-// items reads the numbers and the counted texts of the compressed form. After an error it returns zero values.
+// items reads the numbers and the counted texts of the compressed form as they are unpacked, so that a body which would
+// unpack to very much is refused at its first lie. After an error it returns zero values.
 type items struct {
-	rest []byte
+	in   *bufio.Reader
+	left int // bytes that may still be unpacked
+	buf  []byte
 	err  error
 }
 
-func (r *items) number() int {
-	if len(r.rest) < 4 {
-		r.rest = nil
-		if r.err == nil {
-			r.err = fmt.Errorf("%w: it ends early", ErrBody)
-		}
+func (r *items) read(n int) []byte {
+	if r.err != nil {
+		return nil
+	}
+	if r.left -= n; r.left < 0 {
+		r.err = fmt.Errorf("%w: more than %d bytes when unpacked", ErrBody, maxInflated)
+		return nil
+	}
+	r.buf = slices.Grow(r.buf[:0], n)[:n]
+	if _, err := io.ReadFull(r.in, r.buf); err != nil {
+		r.err = fmt.Errorf("%w: %w", ErrBody, err)
+		return nil
+	}
+	return r.buf
+}
+
+// number reads a count or a length of at most limit.
+func (r *items) number(limit int) int {
+	four := r.read(4)
+	if r.err != nil {
 		return 0
 	}
-	n := int32(binary.BigEndian.Uint32(r.rest))
-	r.rest = r.rest[4:]
-	if n < 0 || int(n) > len(r.rest) { // an item takes at least a byte, so this bounds counts too
-		if r.err == nil {
-			r.err = fmt.Errorf("%w: a length of %d with %d bytes left", ErrBody, n, len(r.rest))
-		}
+	n := int32(binary.BigEndian.Uint32(four))
+	if n < 0 || int(n) > limit {
+		r.err = fmt.Errorf("%w: a count of %d, at most %d is allowed", ErrBody, n, limit)
 		return 0
 	}
 	return int(n)
 }
 
-func (r *items) item() []byte {
-	n := r.number()
-	if r.err != nil {
-		return nil
-	}
-	text := r.rest[:n]
-	r.rest = r.rest[n:]
-	return text
-}
+// item reads one text. It is valid until the next call.
+func (r *items) item() []byte { return r.read(r.number(maxItem)) }
 
 // check refuses names and numbers that no broker can mean.
 func (b RegisterBody) check() error {

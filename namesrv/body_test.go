@@ -1,6 +1,7 @@
 package namesrv
 
 import (
+	"bufio"
 	"bytes"
 	"compress/zlib"
 	"encoding/binary"
@@ -97,7 +98,7 @@ func TestBodyOfJava(t *testing.T) {
 
 func pack(parts ...any) []byte {
 	var out bytes.Buffer
-	z := zlib.NewWriter(&out)
+	z, _ := zlib.NewWriterLevel(&out, zlib.BestSpeed)
 	for _, p := range parts {
 		var size [4]byte
 		switch p := p.(type) {
@@ -131,6 +132,7 @@ func TestBadBodies(t *testing.T) {
 		"not packed":        {[]byte("x"), true},
 		"cut":               {pack(version, 1, "T 1 1 6 SINGLE_TAG", "[]", 0)[:20], true},
 		"no version":        {pack(""), true},
+		"many topics":       {pack(version, MaxTopicsOfGroup+1), true},
 		"empty":             {pack(), true},
 		"length lies":       {pack(version, 1<<30), true},
 		"length negative":   {pack(version, -1), true},
@@ -146,10 +148,17 @@ func TestBadBodies(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want ErrBody", name, got, err)
 		}
 	}
-	// A small body that unpacks to very much.
-	bomb := pack(strings.Repeat(" ", maxInflated))
-	if _, err := DecodeRegisterBody(bomb, true); !errors.Is(err, ErrBody) || len(bomb) > 1<<20 {
+	// A small body that unpacks to a long text, and the bound on all texts together.
+	bomb := pack(strings.Repeat(" ", maxItem+1))
+	if _, err := DecodeRegisterBody(bomb, true); !errors.Is(err, ErrBody) || len(bomb) > maxItem/64 {
 		t.Errorf("a bomb of %d bytes: %v", len(bomb), err)
+	}
+	r := items{in: bufio.NewReader(strings.NewReader("\x00\x00\x00\x02ab\x00\x00\x00\x02cd")), left: 11}
+	if first := string(r.item()); first != "ab" || r.err != nil {
+		t.Errorf("the first text: %q, %v", first, r.err)
+	}
+	if r.item(); !errors.Is(r.err, ErrBody) {
+		t.Errorf("past the bound: %v", r.err)
 	}
 }
 
