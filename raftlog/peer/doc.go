@@ -10,9 +10,10 @@
 // It guarantees:
 //   - Nothing is received from who does not prove the cluster's secret, the cluster id and a node id, over fresh random numbers
 //     of both sides; a recorded handshake is worth nothing. Two processes with one node id are never both connected.
-//   - What one Send hands over for one channel is received whole, unchanged and in order, or not at all: messages are lost when a
-//     connection breaks or a queue is full, and Raft repeats them. All appends of a group (MsgApp, with frames or without) use
+//   - An envelope is received whole and unchanged, or not at all; those of one channel in order, as long as one connection lasts.
+//     Envelopes are lost when a connection breaks or a queue is full, and Raft repeats them. All appends of a group (MsgApp, with frames or without) use
 //     the bulk channel, so that an append never overtakes an earlier one.
+//   - Plain heartbeats wait up to 2 ms for those of other groups; all else leaves at once, unless a write is in progress.
 //   - Send never blocks, and a peer that is slow, silent, paused or gone costs at most Options.MaxQueueBytes.
 //   - Every length is bounded before anything is allocated for it, and a connection that breaks a rule is closed with one line
 //     in the log; no other connection notices.

@@ -81,6 +81,15 @@ func (e *Envelope) channel() channel {
 	return control
 }
 
+// lazy tells whether e may wait a moment for others: a heartbeat, or its answer, that no read waits for.
+func (e *Envelope) lazy() bool {
+	if e.Msg == nil || len(e.Msg.Context) > 0 {
+		return false
+	}
+	t := e.Msg.GetType()
+	return t == raftpb.MsgHeartbeat || t == raftpb.MsgHeartbeatResp
+}
+
 // cost is what e is charged for in a queue, in bytes.
 func (e *Envelope) cost() int {
 	n := envelopeOverhead + len(e.Record)

@@ -39,7 +39,7 @@ func (t *Transport) accept() {
 				return
 			}
 			// Out of file descriptors, mostly. It passes, or the operator reads why.
-			t.refusals.event(t.o.Log.Error()).Err(err).Msg("accepting a peer's connection failed")
+			t.refusals.event(t.o.Log.Error(), logEvery).Err(err).Msg("accepting a peer's connection failed")
 			select {
 			case <-t.ctx.Done():
 				return
@@ -63,7 +63,7 @@ func (t *Transport) accept() {
 
 func (t *Transport) refuse(err *RefusedError) {
 	t.received.refused.Add(1)
-	t.refusals.event(t.o.Log.Error()).Str("addr", err.Addr).Str("peer", string(err.Node)).Str("reason", err.Reason).Msg("a connection to the peer port was refused")
+	t.refusals.event(t.o.Log.Error(), logEvery).Str("addr", err.Addr).Str("peer", string(err.Node)).Str("reason", err.Reason).Msg("a connection to the peer port was refused")
 }
 
 // serveConn is the goroutine of one accepted connection, from its handshake to its end.
@@ -84,7 +84,7 @@ func (t *Transport) serveConn(conn net.Conn) {
 		}
 		t.mu.Unlock()
 		if errors.Is(err, ErrWire) {
-			t.broken.event(t.o.Log.Error()).Str("addr", conn.RemoteAddr().String()).Str("peer", string(in.key.node)).Err(err).Msg("a peer broke the protocol, its connection was closed")
+			t.broken.event(t.o.Log.Error(), logEvery).Str("addr", conn.RemoteAddr().String()).Str("peer", string(in.key.node)).Err(err).Msg("a peer broke the protocol, its connection was closed")
 		}
 		if !replaced {
 			t.closedConn(in.key.node)

@@ -20,6 +20,9 @@ const (
 	directBytes = 256 << 10
 	// directTurns is how many packets in a row a caller writes while others keep adding to the queue.
 	directTurns = 4
+	// lazyDelay is how long a plain heartbeat may wait for others: the groups of a node tick at different moments, and hundreds of
+	// them would otherwise cost a write each. It is far below an election timeout, and anything urgent takes them along.
+	lazyDelay = 2 * time.Millisecond
 )
 
 // pipe sends one channel to one node: a bounded queue in front of one connection at a time.
@@ -37,15 +40,18 @@ type pipe struct {
 	channel channel
 	limit   int           // of queued
 	wake    chan struct{} // ends a back-off early; capacity 1
+	lazy    chan struct{} // heartbeats wait, see lazyDelay; capacity 1
 
 	mu     sync.Mutex // never held during I/O
 	queue  []Envelope
 	first  int // queue[:first] is taken
 	queued int // bytes that queue[first:] costs. Invariant: queued ≤ limit, or one envelope waits alone
 	link   *link
+	armed  bool // run knows that heartbeats wait
 	shutup bool // SetPeer replaced this pipe: nothing is queued any more
 
-	sent, packets, bytes, dropped, connects atomic.Uint64
+	sent, packets, bytes, dropped, connects             atomic.Uint64
+	unfitLines, fullLines, refusedLines, unreachedLines limiter // each outage begins with a line
 }
 
 // link is one established connection. All but heard belongs to who made it busy.
@@ -68,13 +74,14 @@ type link struct {
 }
 
 func newPipe(t *Transport, node ids.NodeID, addr string, c channel, limit int) *pipe {
-	return &pipe{t: t, node: node, addr: addr, channel: c, limit: limit, wake: make(chan struct{}, 1)}
+	return &pipe{t: t, node: node, addr: addr, channel: c, limit: limit, wake: make(chan struct{}, 1), lazy: make(chan struct{}, 1)}
 }
 
 // send queues what of envs belongs to this channel, and writes it if nobody else is writing.
 func (p *pipe) send(envs []Envelope) {
 	var dropped int
 	var wrong error
+	urgent, arm := false, false
 	p.mu.Lock()
 	if p.shutup {
 		p.mu.Unlock()
@@ -91,16 +98,27 @@ func (p *pipe) send(envs []Envelope) {
 		}
 		if cost := e.cost(); p.queued == 0 || p.queued+cost <= p.limit {
 			p.push(*e, cost)
+			urgent = urgent || !e.lazy()
 		} else {
 			dropped++
 		}
 	}
 	l := p.link
 	mine := l != nil && !l.busy && p.first < len(p.queue)
+	if mine && !urgent {
+		mine, arm = false, !p.armed
+		p.armed = true
+	}
 	if mine {
 		l.busy = true
 	}
 	p.mu.Unlock()
+	if arm {
+		select {
+		case p.lazy <- struct{}{}:
+		default: // run has not taken the last one yet
+		}
+	}
 	if dropped > 0 {
 		p.dropped.Add(uint64(dropped))
 		p.logDropped(dropped, wrong)
@@ -112,10 +130,10 @@ func (p *pipe) send(envs []Envelope) {
 
 func (p *pipe) logDropped(n int, wrong error) {
 	if wrong != nil {
-		p.t.drops.event(p.t.o.Log.Error()).Str("peer", string(p.node)).Err(wrong).Msg("a message that cannot travel was dropped: this is a bug")
+		p.unfitLines.event(p.t.o.Log.Error(), logEvery).Str("peer", string(p.node)).Err(wrong).Msg("a message that cannot travel was dropped: this is a bug")
 		return
 	}
-	p.t.drops.event(p.t.o.Log.Warn()).Str("peer", string(p.node)).Stringer("channel", p.channel).Int("messages", n).Int("limit", p.limit).
+	p.fullLines.event(p.t.o.Log.Warn(), logEvery).Str("peer", string(p.node)).Stringer("channel", p.channel).Int("messages", n).Int("limit", p.limit).
 		Msg("the queue to a peer is full, messages were dropped")
 }
 
@@ -294,10 +312,10 @@ func (p *pipe) pause(ctx context.Context, d time.Duration) {
 func (p *pipe) logFailure(err error) {
 	var refused *RefusedError
 	if errors.As(err, &refused) {
-		p.t.dialFailures.event(p.t.o.Log.Error()).Str("peer", string(p.node)).Str("addr", p.addr).Str("reason", refused.Reason).Msg("a peer cannot be used")
+		p.refusedLines.event(p.t.o.Log.Error(), logRefused).Str("peer", string(p.node)).Str("addr", p.addr).Str("reason", refused.Reason).Msg("a peer cannot be used")
 		return
 	}
-	p.t.dialFailures.event(p.t.o.Log.Info()).Str("peer", string(p.node)).Str("addr", p.addr).Err(err).Msg("a peer cannot be reached, trying again")
+	p.unreachedLines.event(p.t.o.Log.Info(), logUnreached).Str("peer", string(p.node)).Str("addr", p.addr).Err(err).Msg("a peer cannot be reached, trying again")
 }
 
 // connect dials and shakes hands.
@@ -342,6 +360,8 @@ func (p *pipe) serve(ctx context.Context, l *link) error {
 	defer stop()
 	p.t.spawn(func() { p.readPongs(l) })
 	p.connects.Add(1)
+	p.refusedLines.reset()
+	p.unreachedLines.reset()
 	select {
 	case <-p.wake: // it was for this attempt
 	default:
@@ -355,11 +375,19 @@ func (p *pipe) serve(ctx context.Context, l *link) error {
 	}
 	ticker := time.NewTicker(o.PingEvery)
 	defer ticker.Stop()
+	delay := time.NewTimer(lazyDelay) // the first turn is for what was armed before this link
+	defer delay.Stop()
 	last := time.Now()
 	for {
 		select {
 		case <-l.gone:
 			return l.err
+		case <-p.lazy:
+			delay.Reset(lazyDelay)
+		case <-delay.C:
+			if err := p.writeLazy(l); err != nil {
+				return err
+			}
 		case <-l.kick:
 			if err := p.writeAll(l); err != nil {
 				return err
@@ -376,6 +404,21 @@ func (p *pipe) serve(ctx context.Context, l *link) error {
 			}
 		}
 	}
+}
+
+// writeLazy writes the heartbeats that have waited, unless somebody is writing and takes them along.
+func (p *pipe) writeLazy(l *link) error {
+	p.mu.Lock()
+	p.armed = false
+	mine := !l.busy && p.first < len(p.queue)
+	if mine {
+		l.busy = true
+	}
+	p.mu.Unlock()
+	if !mine {
+		return nil
+	}
+	return p.writeAll(l)
 }
 
 // ping asks for a pong, with the next packet when someone is writing.

@@ -33,8 +33,8 @@ type Transport struct {
 	inbound map[inboundKey]*inbound
 	shaking map[net.Conn]struct{} // accepted, not yet through the handshake; at most maxShaking
 
-	refusals, broken, drops, dialFailures limiter
-	received                              struct{ envelopes, packets, bytes, refused atomic.Uint64 }
+	refusals, broken limiter
+	received         struct{ envelopes, packets, bytes, refused atomic.Uint64 }
 }
 
 // remote is a node to which this one sends.
@@ -221,18 +221,29 @@ func (t *Transport) closedConn(node ids.NodeID) {
 	}
 }
 
-// logEvery is how often one kind of line is written at most: an attacker or a dead peer must not fill the disk.
-const logEvery = time.Second
+// How often one kind of line is written at most: neither an attacker nor a peer that is away may fill the disk.
+const (
+	logEvery     = time.Second
+	logRefused   = 10 * time.Second // of one pipe
+	logUnreached = 30 * time.Second // of one pipe
+)
 
-// limiter lets one line through per logEvery and counts the rest.
+// limiter lets one line through in a while and counts the rest.
 type limiter struct {
 	mu      sync.Mutex
 	next    time.Time
 	skipped int
 }
 
+// reset lets the next line through.
+func (l *limiter) reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.next, l.skipped = time.Time{}, 0
+}
+
 // event returns e with the number of lines that were left out since the last one, or nil, which zerolog ignores.
-func (l *limiter) event(e *zerolog.Event) *zerolog.Event {
+func (l *limiter) event(e *zerolog.Event, every time.Duration) *zerolog.Event {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -240,7 +251,7 @@ func (l *limiter) event(e *zerolog.Event) *zerolog.Event {
 		l.skipped++
 		return nil
 	}
-	l.next = now.Add(logEvery)
+	l.next = now.Add(every)
 	if l.skipped > 0 {
 		e = e.Int("skipped", l.skipped)
 		l.skipped = 0
