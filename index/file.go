@@ -189,18 +189,21 @@ func (x *file) entriesAt(r row, skip, n uint32, dst []Entry) ([]Entry, error) {
 
 // fileCursor reads a file front to back: its directory, and the entries in the same order.
 type fileCursor struct {
-	x        *file
-	row      uint32
-	rows     page
-	dir      int64 // page that rows holds; -1 none
-	entries  page
-	entry    int64 // page that entries holds; -1 none
-	lastKey  Key
-	nextRows uint32
+	x       *file
+	row     uint32 // number of the next row
+	rows    page
+	dir     int64 // page that rows holds; -1 none
+	entries page
+	entry   int64 // page that entries holds; -1 none
+	lastKey Key
+	start   uint32 // where the next row's entries must begin
 }
 
 func (c *fileCursor) next() (row, bool, error) {
 	if c.row == c.x.header.rows {
+		if c.start != c.x.entries {
+			return row{}, false, &CorruptionError{c.x.name, c.dir, errors.New("entries belong to no queue")}
+		}
 		return row{}, false, nil
 	}
 	if n := c.x.directoryPage() + int64(c.row/rowsPerPage); n != c.dir {
@@ -211,13 +214,13 @@ func (c *fileCursor) next() (row, bool, error) {
 	}
 	r := decodeRow(c.rows[c.row%rowsPerPage*rowSize:])
 	err := r.check(&c.x.header)
-	if err == nil && (r.start != c.nextRows || c.row > 0 && c.lastKey.Compare(r.key) >= 0) {
+	if err == nil && (r.start != c.start || c.row > 0 && c.lastKey.Compare(r.key) >= 0) {
 		err = fmt.Errorf("the row of queue %v is out of order", r.key)
 	}
 	if err != nil {
 		return row{}, false, &CorruptionError{c.x.name, c.dir, err}
 	}
-	c.row, c.lastKey, c.nextRows = c.row+1, r.key, r.start+r.count
+	c.row, c.lastKey, c.start = c.row+1, r.key, r.start+r.count
 	return r, true, nil
 }
 
@@ -239,11 +242,16 @@ func (c *fileCursor) copyTo(w *writer, r row) error {
 // verify reads every page.
 func (x *file) verify() error {
 	c := slot{file: x}.cursor()
-	for {
-		if _, ok, err := c.next(); err != nil {
+	for i := 0; ; i++ {
+		r, ok, err := c.next()
+		if err != nil {
 			return err
-		} else if !ok {
+		}
+		if !ok {
 			break
+		}
+		if i%rowsPerPage == 0 && x.fence[i/rowsPerPage] != r.key {
+			return &CorruptionError{x.name, x.fencePage(), fmt.Errorf("the fence does not name queue %v", r.key)}
 		}
 	}
 	p := pagePool.Get().(*page)

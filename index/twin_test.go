@@ -3,9 +3,9 @@ package index
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/ledgermq/ledgermq/internal/ids"
@@ -59,16 +59,6 @@ func (t *twin) message() logged {
 }
 
 func (t *twin) visible(m logged) bool { return m.e.Offset >= t.front && !t.dropped[m.k.Topic] }
-
-func (t *twin) get(k Key, from ids.QueueOffset, limit int) []Entry {
-	var all []Entry
-	for _, m := range t.log {
-		if m.k == k && m.qo >= from && t.visible(m) && len(all) < limit && m.qo == from+ids.QueueOffset(len(all)) {
-			all = append(all, m.e)
-		}
-	}
-	return all
-}
 
 // check compares every answer of x with the twin's.
 func (t *twin) check(tb testing.TB, x *Index) {
@@ -145,7 +135,7 @@ func TestTwin(t *testing.T) {
 			w := newTwin(seed)
 			mem := vfs.NewMem()
 			x := w.open(t, mem)
-			for range 150 {
+			for range 100 {
 				switch n := w.r.IntN(100); {
 				case n < 60:
 					for range w.r.IntN(120) {
@@ -154,6 +144,8 @@ func TestTwin(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
+				case n < 65:
+					x, mem = w.crashInCheckpoint(t, x, mem)
 				case n < 75:
 					if err := x.Checkpoint(w.end); err != nil {
 						t.Fatal(err)
@@ -209,6 +201,63 @@ func TestTwin(t *testing.T) {
 			}
 		})
 	}
+}
+
+// crashInCheckpoint lets every operation of a checkpoint fail from a random one on. Then the index must answer as before, and
+// either it goes on, and the next checkpoint succeeds, or the power is cut.
+func (t *twin) crashInCheckpoint(tb testing.TB, x *Index, mem *vfs.Mem) (*Index, *vfs.Mem) {
+	tb.Helper()
+	_ = x.Close()
+	left, reads := 1<<30, 1<<30
+	failing := vfs.Inject(mem, func(op vfs.Op, _ string, _ int64, _ int) error {
+		if op == vfs.OpRead {
+			if reads--; reads < 0 {
+				return io.ErrClosedPipe
+			}
+			return nil
+		}
+		if left--; left < 0 {
+			return io.ErrNoProgress
+		}
+		return nil
+	})
+	x = t.open(tb, failing)
+	t.replay(tb, x)
+	for range t.r.IntN(300) {
+		m := t.message()
+		if err := x.Add(m.k, m.qo, m.e); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	covered := x.Covered()
+	left = t.r.IntN(30)
+	if t.r.IntN(3) == 0 {
+		reads = t.r.IntN(20)
+	}
+	err := x.Checkpoint(t.end)
+	if err == nil {
+		covered = t.end
+	}
+	reads = 1 << 30
+	if x.Covered() < covered {
+		tb.Fatalf("covered %d, was %d, after a checkpoint: %v", x.Covered(), covered, err)
+	}
+	t.check(tb, x)
+	left = 1 << 30
+	if t.r.IntN(2) == 0 {
+		if err := x.Checkpoint(t.end); err != nil || x.Covered() < t.end {
+			tb.Fatalf("the checkpoint after a failed one: %v, covered %d of %d", err, x.Covered(), t.end)
+		}
+		return x, mem
+	}
+	mem = mem.Crash(t.r)
+	_ = x.Close()
+	x = t.open(tb, mem)
+	if x.Covered() < covered {
+		tb.Fatalf("covered %d after a crash, was %d", x.Covered(), covered)
+	}
+	t.replay(tb, x)
+	return x, mem
 }
 
 // cut cuts the front on both sides, after comparing what CutMins tells.
@@ -322,6 +371,6 @@ func (t *twin) files(tb testing.TB, fs vfs.FS) {
 	}
 	segments := int((t.end - t.front + testSegment - 1) / testSegment)
 	if len(names) > segments+2*8 {
-		tb.Fatalf("%d files for %d segments: %v", len(names), segments, slices.Collect(slices.Values(names)))
+		tb.Fatalf("%d files for %d segments: %v", len(names), segments, names)
 	}
 }
