@@ -140,7 +140,7 @@ func answerEnvelope(opaque int32, codec byte) envelope {
 	return envelope{opaque: opaque, flag: FlagResponse, version: Version, language: LangGo, codec: codec}
 }
 
-// append adds a frame to the output. It returns false when the connection is closed, or closes it when its output is
+// appendUnlock adds a frame to the output. It returns false when the connection is closed, or closes it when its output is
 // over the bound. An answer over MaxFrame becomes SYSTEM_ERROR.
 //
 // mu is held by the caller, and released here.

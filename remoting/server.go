@@ -59,10 +59,10 @@ func def[T comparable](p *T, v T) {
 func (o *ServerOptions) Validate() error {
 	var faults []error
 	if o.Listener == nil {
-		faults = append(faults, errors.New("Listener is missing"))
+		faults = append(faults, errors.New("the Listener is missing"))
 	}
 	if o.Handler == nil {
-		faults = append(faults, errors.New("Handler is missing"))
+		faults = append(faults, errors.New("the Handler is missing"))
 	}
 	faults = positive(faults, "InFlightPerConn", o.InFlightPerConn)
 	faults = positive(faults, "InFlightTotal", o.InFlightTotal)
