@@ -76,9 +76,9 @@ func (l *Log) follows(t Tail, f Frame) error {
 	if len(f) < headerSize || len(f) > l.o.maxFrame() || len(f)%align != 0 {
 		return fmt.Errorf("%w: %d bytes are no frame", ErrChain, len(f))
 	}
-	if place := l.o.place(t.Offset, len(f)); f.Index() != t.Index+1 || f.PrevChain() != t.Chain || f.Term() < t.Term || f.Offset() != place {
-		return fmt.Errorf("%w: index %d, term %v, offset %d, previous chain %08x after index %d, term %v, place %d, chain %08x",
-			ErrChain, f.Index(), f.Term(), f.Offset(), f.PrevChain(), t.Index, t.Term, place, t.Chain)
+	if f.Index() != t.Index+1 || f.PrevChain() != t.Chain || f.Term() < t.Term || !l.o.placed(t.Offset, f) {
+		return fmt.Errorf("%w: index %d, term %v, offset %d, previous chain %08x after index %d, term %v, end %d, chain %08x",
+			ErrChain, f.Index(), f.Term(), f.Offset(), f.PrevChain(), t.Index, t.Term, t.Offset, t.Chain)
 	}
 	return nil
 }

@@ -16,6 +16,13 @@ func (o *Options) place(end ids.PhysicalOffset, size int) ids.PhysicalOffset {
 	return base + ids.PhysicalOffset(o.SegmentSize) + segmentHeaderSize
 }
 
+// placed tells whether f, behind a log ending at end, is where it may be: where place puts it, or, when it has records, at the
+// first place of the next segment: its builder may have left room for more records than came.
+func (o *Options) placed(end ids.PhysicalOffset, f Frame) bool {
+	next := o.base(end) + ids.PhysicalOffset(o.SegmentSize) + segmentHeaderSize
+	return f.Offset() == o.place(end, len(f)) || f.Offset() == next && !f.Empty()
+}
+
 // base returns the base of the segment that holds off.
 func (o *Options) base(off ids.PhysicalOffset) ids.PhysicalOffset {
 	return off &^ ids.PhysicalOffset(o.SegmentSize-1)

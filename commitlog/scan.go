@@ -59,7 +59,7 @@ func (o *Options) scanFrame(w *window, base ids.PhysicalOffset, pos int64, t Tai
 	switch {
 	case err != nil:
 		return none("%s", err.(*CorruptionError).Reason)
-	case f.Offset() != off || f.Index() != t.Index+1 || f.Term() < t.Term || o.place(t.Offset, size) != off:
+	case f.Offset() != off || f.Index() != t.Index+1 || f.Term() < t.Term || !o.placed(t.Offset, f):
 		return none("frame of index %d, term %v, offset %d after index %d, term %v", f.Index(), f.Term(), f.Offset(), t.Index, t.Term)
 	}
 	return f, scanEnd{}, nil
