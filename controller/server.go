@@ -16,7 +16,7 @@ import (
 )
 
 // Server is one controller member: it answers nodes and tools, and takes part in the controllers' own Raft group.
-// It is the shell around member: its goroutines are the loop, which alone drives the member, one
+// It is a prometheus.Collector and the shell around member: its goroutines are the loop, which alone drives the member, one
 // link per other member, and those of gRPC; Close waits for all of them.
 type Server struct {
 	o        Options
