@@ -90,6 +90,21 @@ func BenchmarkReadAt(b *testing.B) {
 	})
 }
 
+// BenchmarkRefOf: what does the reference of an old frame cost, when a follower is served from far behind?
+//
+// Expected: one or two reads of a header, 2 µs, and one small allocation.
+func BenchmarkRefOf(b *testing.B) {
+	l := mustCreate(b, disk(b, 64<<20))
+	defer l.Close(false)
+	grow(b, l, 1, 3*recentFrames, 100)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if _, err := l.RefOf(ids.Index(1 + i%(2*recentFrames-1))); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkOpen: how long does a start after a kill -9 take, with all of 256 MiB behind the last checkpoint, and with none?
 //
 // Expected: with none, the zeros ahead are searched for later frames: a few 10 ms; with all, reading and checking, then

@@ -116,8 +116,7 @@ func (b *Builder) grow(size int) {
 	}
 	grown := make([]byte, size, min(max(2*cap(b.buf), size), max(size, b.o.maxFrame())))
 	copy(grown, b.buf)
-	Release(b.buf)
-	b.buf = grown
+	b.buf = grown // the smaller buffer is dropped, so that the pool comes to hold those of the usual size
 }
 
 // Finish closes the frame and returns it, or nil when it has no record. The builder is of no use afterwards; the frame owns

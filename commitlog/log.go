@@ -63,7 +63,8 @@ type Log struct {
 	spares []string // paths of spare segments
 	gone   bool     // closed, for readers
 
-	cuts   atomic.Uint64 // truncations and front cuts: a reader that saw garbage looks whether it raced with one
+	cuts   atomic.Uint64        // truncations and front cuts: a reader that saw garbage looks whether it raced with one
+	walked atomic.Pointer[spot] // where a walk ended last; its segment is compared, not held
 	poison atomic.Pointer[PoisonedError]
 }
 

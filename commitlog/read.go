@@ -31,7 +31,8 @@ type spot struct {
 	seg   *segment // held
 	index ids.Index
 	pos   int64
-	ref   Ref // of the frame itself; zero Size when not known
+	ref   Ref    // of the frame itself; zero Size when not known
+	cuts  uint64 // Log.cuts when it was found
 }
 
 // locate finds frame i, as well as memory knows it. The caller releases spot.seg.
@@ -46,7 +47,7 @@ func (l *Log) locate(i ids.Index) (spot, error) {
 	case i > l.tail.Index:
 		return spot{}, ErrUnavailable
 	}
-	s := spot{seg: l.segmentOf(i), index: i}
+	s := spot{seg: l.segmentOf(i), index: i, cuts: l.cuts.Load()}
 	s.seg.hold()
 	if ref, ok := l.recent.get(i); ok {
 		s.ref, s.pos = ref, int64(ref.Offset-s.seg.base())
@@ -54,6 +55,10 @@ func (l *Log) locate(i ids.Index) (spot, error) {
 	}
 	delta, pos := s.seg.sparse.find(uint32(i - s.seg.first))
 	s.index, s.pos = s.seg.first+ids.Index(delta), pos
+	// A follower that is behind is served index by index: go on where the last walk ended.
+	if h := l.walked.Load(); h != nil && h.seg == s.seg && h.cuts == s.cuts && h.index <= i && h.index > s.index {
+		s.index, s.pos = h.index, h.pos
+	}
 	return s, nil
 }
 
@@ -82,8 +87,12 @@ func (l *Log) walk(s spot, i ids.Index) (Ref, error) {
 	var buf [headerSize]byte
 	for index, pos := s.index, s.pos; ; index++ {
 		ref, err := l.header(s.seg, index, pos, &buf)
-		if err != nil || index == i {
+		if err != nil {
 			return ref, err
+		}
+		if index == i {
+			l.walked.Store(&spot{seg: s.seg, index: i, pos: pos, cuts: s.cuts})
+			return ref, nil
 		}
 		pos += aligned(int64(ref.Size))
 	}
