@@ -203,7 +203,9 @@ func (p *Producer) deliver(ctx context.Context, out outgoing) (*remoting.Command
 			}
 			avoid = at.group
 		}
-		last.Err = err
+		if last.Err == nil || ctx.Err() == nil { // that the time is over says less than what went wrong before
+			last.Err = err
+		}
 		if errors.Is(err, ErrTopicNotFound) {
 			return nil, target{}, last
 		}
