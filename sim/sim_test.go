@@ -46,3 +46,28 @@ func TestSim(t *testing.T) {
 		t.Error("nothing was acknowledged")
 	}
 }
+
+// TestMutants breaks one rule at a time and demands that the checker notices within some seeds.
+func TestMutants(t *testing.T) {
+	for _, m := range Mutants {
+		t.Run(string(m), func(t *testing.T) {
+			for seed := uint64(1); seed <= 400; seed++ {
+				if res := Run(seed, Options{Mutant: m}); res.Err != nil {
+					t.Logf("seed %d: %v", seed, res.Err)
+					return
+				}
+			}
+			t.Error("not noticed in 400 seeds")
+		})
+	}
+}
+
+// TestSameSeedSameTrace runs seeds twice.
+func TestSameSeedSameTrace(t *testing.T) {
+	for seed := uint64(1); seed <= 5; seed++ {
+		a, b := Run(seed, Options{}), Run(seed, Options{})
+		if a.Trace != b.Trace || a.Events != b.Events {
+			t.Errorf("seed %d: trace %016x with %d events, then %016x with %d", seed, a.Trace, a.Events, b.Trace, b.Events)
+		}
+	}
+}
