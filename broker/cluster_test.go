@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,7 +33,9 @@ type cluster struct {
 	nsAt  string
 	ctlAt string
 	nodes map[string]*broker.Node
+	mu    sync.Mutex
 	ports map[string]string // node/group or node/peer to address, so that a restarted node keeps them
+	tune  func(*broker.NodeOptions)
 }
 
 func listen(t *testing.T, addr string) net.Listener {
@@ -45,9 +48,11 @@ func listen(t *testing.T, addr string) net.Listener {
 }
 
 // newCluster starts three nodes and creates the given groups, each on all of them, in mode 2-3.
-func newCluster(t *testing.T, groups ...string) *cluster {
+func newCluster(t *testing.T, groups ...string) *cluster { return newTunedCluster(t, nil, groups...) }
+
+func newTunedCluster(t *testing.T, tune func(*broker.NodeOptions), groups ...string) *cluster {
 	t.Helper()
-	c := &cluster{t: t, dir: t.TempDir(), nodes: map[string]*broker.Node{}, ports: map[string]string{}, log: zerolog.Nop()}
+	c := &cluster{tune: tune, t: t, dir: t.TempDir(), nodes: map[string]*broker.Node{}, ports: map[string]string{}, log: zerolog.Nop()}
 	if os.Getenv("BROKER_TEST_LOG") != "" {
 		c.log = zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: "15:04:05.000"}).With().Timestamp().Logger()
 	}
@@ -81,23 +86,49 @@ func newCluster(t *testing.T, groups ...string) *cluster {
 	return c
 }
 
+// on listens where the node had this port before.
+func (c *cluster) on(id, name string) (net.Listener, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	addr, ok := c.ports[id+"/"+name]
+	if !ok {
+		addr = "127.0.0.1:0"
+	}
+	l, err := net.Listen("tcp", addr)
+	if err == nil {
+		c.ports[id+"/"+name] = l.Addr().String()
+	}
+	return l, err
+}
+
+func (c *cluster) port(id, name string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ports[id+"/"+name]
+}
+
+func (c *cluster) clientListener(id string) func(string) (net.Listener, string, error) {
+	return func(group string) (net.Listener, string, error) {
+		l, err := c.on(id, group)
+		if err != nil {
+			return nil, "", err
+		}
+		return l, l.Addr().String(), nil
+	}
+}
+
 func (c *cluster) start(id string) {
 	c.t.Helper()
-	on := func(name string) net.Listener {
-		addr, ok := c.ports[id+"/"+name]
-		if !ok {
-			addr = "127.0.0.1:0"
-		}
-		l := listen(c.t, addr)
-		c.ports[id+"/"+name] = l.Addr().String()
-		return l
+	pl, err := c.on(id, "peer")
+	if err != nil {
+		c.t.Fatal(err)
 	}
-	n, err := broker.OpenNode(broker.NodeOptions{ID: ids.NodeID(id), Dir: filepath.Join(c.dir, id), Controllers: []string{c.ctlAt}, Namesrv: []string{c.nsAt},
-		PeerListener: on("peer"), CheckpointBytes: 1 << 20, Logger: c.log,
-		ClientListener: func(group string) (net.Listener, string, error) {
-			l := on(group)
-			return l, l.Addr().String(), nil
-		}})
+	o := broker.NodeOptions{ID: ids.NodeID(id), Dir: filepath.Join(c.dir, id), Controllers: []string{c.ctlAt}, Namesrv: []string{c.nsAt},
+		PeerListener: pl, CheckpointBytes: 1 << 20, Logger: c.log, ClientListener: c.clientListener(id)}
+	if c.tune != nil {
+		c.tune(&o)
+	}
+	n, err := broker.OpenNode(o)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -141,6 +172,64 @@ func (c *cluster) createGroup(name string, a, m uint32) {
 		}
 		return err
 	})
+}
+
+// master is the node that leads a group, as the controller knows it.
+func (c *cluster) master(group string) string {
+	c.t.Helper()
+	cl, err := controller.Dial([]string{c.ctlAt}, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer cl.Close()
+	var node string
+	eventually(c.t, 20*time.Second, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		g, err := cl.GetGroup(ctx, group)
+		if err != nil {
+			return err
+		}
+		if node = g.GetMaster().GetNodeId(); !g.GetMaster().GetLive() || c.nodes[node] == nil {
+			return fmt.Errorf("no live master of %s: %v", group, g.GetMaster())
+		}
+		return nil
+	})
+	return node
+}
+
+// startsSeen is the start counter of a node's replica that the controller heard last.
+func (c *cluster) startsSeen(group, node string) uint64 {
+	c.t.Helper()
+	cl, err := controller.Dial([]string{c.ctlAt}, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	g, err := cl.GetGroup(ctx, group)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, r := range g.Replicas {
+		if r.NodeId == node {
+			return r.GetReport().GetStarts()
+		}
+	}
+	return 0
+}
+
+// slave is a node that runs and does not lead the group.
+func (c *cluster) slave(group string) string {
+	m := c.master(group)
+	for _, id := range []string{"n1", "n2", "n3"} {
+		if id != m && c.nodes[id] != nil {
+			return id
+		}
+	}
+	c.t.Fatal("no slave")
+	return ""
 }
 
 func (c *cluster) client() *client.Client {

@@ -51,6 +51,9 @@ func (r *Replica) housekeeping() {
 			if err := r.mendIndex(); err != nil {
 				r.log.Error().Err(err).Msg("a part of the queue index cannot be rebuilt")
 			}
+			if err := r.dropCutFiles(); err != nil {
+				r.log.Error().Err(err).Msg("segments that the group gave up cannot be removed")
+			}
 			if err := r.retain(now); err != nil {
 				r.log.Error().Err(err).Msg("old segments cannot be given up")
 			}
@@ -154,7 +157,7 @@ func (r *Replica) mendIndex() error {
 					return nil
 				}
 				for rec := range f.Records() {
-					if err := addMessage(rec, add); err != nil {
+					if err := r.addMessage(rec, add); err != nil {
 						return err
 					}
 				}

@@ -108,7 +108,8 @@ func (n *Node) Start() {
 			n.fail(err)
 			return
 		}
-		n.openKnown()
+		n.loadKnown()
+		n.spawn(n.openKnown)
 	}
 	n.spawn(n.controllerLoop)
 	n.spawn(n.watchDisk)
@@ -314,14 +315,16 @@ func removeAll(fs vfs.FS, dir string) error {
 	return fs.Remove(dir)
 }
 
-// openKnown opens every replica of the folder.
-func (n *Node) openKnown() {
+// loadKnown lists the replicas of the folder.
+func (n *Node) loadKnown() {
 	dir := filepath.Join(n.o.Dir, "groups")
 	names, err := n.o.FS.List(dir)
 	if err != nil {
 		n.fail(fmt.Errorf("broker: list replicas: %w", err))
 		return
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	for _, name := range names {
 		id, err := ids.ParseUUID(name)
 		if err != nil {
@@ -333,13 +336,51 @@ func (n *Node) openKnown() {
 		if err != nil {
 			h.parked = err.Error()
 		}
-		n.mu.Lock()
 		n.replicas[ids.GroupID(id)] = h
-		n.mu.Unlock()
-		if err == nil {
-			n.openReplica(ids.GroupID(id), nil, 0)
-		}
 	}
+}
+
+// patience is how long a starting node waits for a controller before it opens its replicas by itself. A living controller
+// answers at once, and knows whether a folder is a restored backup, which must not vote.
+const patience = time.Second
+
+// openKnown opens the replicas that no controller asked for in time.
+func (n *Node) openKnown() {
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-n.ctx.Done():
+		return
+	}
+	n.mu.Lock()
+	var known []ids.GroupID
+	for id := range n.replicas {
+		known = append(known, id)
+	}
+	n.mu.Unlock()
+	for _, id := range known {
+		n.openReplica(id, nil, 0)
+	}
+}
+
+// park closes an open replica that turned out to have lost its identity, as a crash would: nothing of it may be written or sent
+// any more.
+func (n *Node) park(r *Replica, why string) {
+	n.mu.Lock()
+	h := n.replicas[r.gid]
+	if h == nil || h.r != r {
+		n.mu.Unlock()
+		return
+	}
+	h.r, h.parked = nil, why
+	n.mu.Unlock()
+	r.log.Error().Str("reason", why).Msg("replica is parked: it neither votes, acknowledges nor leads")
+	n.spawn(func() {
+		if err := r.close(false); err != nil {
+			r.log.Error().Err(err).Msg("closing the parked replica")
+		}
+	})
 }
 
 // openReplica opens a replica's folder beside the other work of the node. starts is the greatest start counter that the

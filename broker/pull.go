@@ -94,6 +94,13 @@ func (r *Replica) handlePull(c *remoting.Conn, req *remoting.Command) {
 		replyError(c, req, err)
 		return
 	}
+	if _, known := r.st.Topic(p.topic); !known && !r.isMaster() {
+		// A slave may only be behind: it never says that something does not exist.
+		resp := new(remoting.Command)
+		r.fill(resp, found{code: remoting.PullNotFound, next: p.offset, remark: "this replica does not know the topic yet"}, nil)
+		c.Reply(req, resp)
+		return
+	}
 	t, err := r.mayPull(c, &p)
 	if err != nil {
 		replyError(c, req, err)

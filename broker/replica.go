@@ -112,7 +112,7 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 		return nil, fmt.Errorf("open the commit log: %w", err)
 	}
 	if own := r.clog.Meta().Starts; own <= starts {
-		return nil, errors.Join(fmt.Errorf("this log was started %d times, but the controller has seen start %d of it: the folder is a restored backup, its identity is lost", own, starts), r.clog.Close(false))
+		return nil, errors.Join(fmt.Errorf(remarkBackup, own, starts), r.clog.Close(false))
 	}
 	if err := r.recover(); err != nil {
 		return nil, errors.Join(err, r.clog.Close(false))
@@ -135,6 +135,8 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	r.log.Info().Str("clients", advertise).Dur("took", n.o.Clock().Sub(began)).Uint64("applied", r.applied.Load()).Msg("replica open")
 	return r, nil
 }
+
+const remarkBackup = "this log was started %d times, but the controller has seen start %d of it: the folder is a restored backup, its identity is lost"
 
 // hostOf is the address that records carry: the advertised one when it is an IP address, else the listener's.
 func hostOf(advertise string, l net.Listener) netip.AddrPort {
@@ -179,6 +181,7 @@ func (r *Replica) recover() error {
 	r.appliedEnd.Store(int64(meta.Offset))
 	r.sinceCheck = meta.Offset
 	r.checkpoint.offset.Store(int64(meta.Offset))
+	r.checkpoint.cut.Store(int64(st.CutBase()))
 	if err := r.reindex(meta); err != nil {
 		return errors.Join(err, r.idx.Close())
 	}
@@ -204,7 +207,7 @@ func (r *Replica) reindex(meta state.SnapshotMeta) error {
 			break
 		}
 		for rec := range f.Records() {
-			if err := addMessage(rec, r.idx.Add); err != nil {
+			if err := r.addMessage(rec, r.idx.Add); err != nil {
 				return fmt.Errorf("rebuild the index: %w", err)
 			}
 			n++
@@ -214,14 +217,18 @@ func (r *Replica) reindex(meta state.SnapshotMeta) error {
 	return nil
 }
 
-// addMessage adds a record to an index when it is a message.
-func addMessage(rec commitlog.Record, add func(index.Key, ids.QueueOffset, index.Entry) error) error {
+// addMessage adds a record to an index when it is a message. Those of a deleted topic are left out: nobody can ask for them, and
+// sends that raced with the deletion may have any offset.
+func (r *Replica) addMessage(rec commitlog.Record, add func(index.Key, ids.QueueOffset, index.Entry) error) error {
 	if rec.Type != state.RecordMessage {
 		return nil
 	}
 	p, err := state.ParseMessagePrefix(rec.Body)
 	if err != nil {
 		return fmt.Errorf("the record at %d: %w", rec.Offset, err)
+	}
+	if _, lives := r.st.TopicByID(p.Key.Topic); !lives {
+		return nil
 	}
 	e := index.Entry{Offset: rec.Offset + state.MessagePrefixSize, Size: uint32(len(rec.Body) - state.MessagePrefixSize), TagsCode: p.TagsCode}
 	return add(p.Key, p.QueueOffset, e)
@@ -280,6 +287,14 @@ func (r *Replica) wanted(record *raftlog.EpochRecord, w *controllerpb.WantedRepl
 		others[ids.ReplicaID(o.ReplicaId)] = otherReplica{slot: ids.Slot(o.Slot), node: ids.NodeID(o.NodeId), client: o.ClientAddress}
 	}
 	r.others.Store(&others)
+	if own := r.clog.Meta().Starts; own < w.Starts {
+		r.node.park(r, fmt.Sprintf(remarkBackup, own, w.Starts))
+		return
+	}
+	if w.Lost != "" {
+		r.node.park(r, w.Lost)
+		return
+	}
 	st := r.raft.Status()
 	if record != nil && record.Epoch > st.Epoch {
 		if err := r.raft.Adopt(*record); err != nil && !errors.Is(err, raftlog.ErrStaleEpoch) {

@@ -1,0 +1,172 @@
+package broker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+func hb(client, model string, groups ...string) HeartbeatData {
+	h := HeartbeatData{ClientID: client}
+	for _, g := range groups {
+		h.ConsumerDataSet = append(h.ConsumerDataSet, ConsumerData{GroupName: g, MessageModel: model,
+			SubscriptionDataSet: []SubscriptionData{{Topic: "T", SubString: "*", SubVersion: 1}}})
+	}
+	return h
+}
+
+func TestPresenceTellsOfChangesOnly(t *testing.T) {
+	t.Parallel()
+	p := newPresence[int]()
+	now := time.Unix(1000, 0)
+	if got := p.heartbeat(1, hb("a", "CLUSTERING", "g"), now); !slices.Equal(got, []string{"g"}) {
+		t.Fatalf("a first member changed %v, want g", got)
+	}
+	if got := p.heartbeat(1, hb("a", "CLUSTERING", "g"), now); len(got) != 0 {
+		t.Fatalf("the same heartbeat again changed %v", got)
+	}
+	more := hb("a", "CLUSTERING", "g")
+	more.ConsumerDataSet[0].SubscriptionDataSet = append(more.ConsumerDataSet[0].SubscriptionDataSet, SubscriptionData{Topic: "U", SubVersion: 1})
+	if got := p.heartbeat(1, more, now); !slices.Equal(got, []string{"g"}) {
+		t.Fatalf("a new topic changed %v, want g", got)
+	}
+	if got := p.heartbeat(2, hb("b", "CLUSTERING", "g"), now); !slices.Equal(got, []string{"g"}) {
+		t.Fatalf("a second member changed %v, want g", got)
+	}
+	if got := p.members("g"); !slices.Equal(got, []string{"a", "b"}) {
+		t.Fatalf("members %v, want a and b", got)
+	}
+	if got := p.closed(1); !slices.Equal(got, []string{"g"}) {
+		t.Fatalf("a closed connection changed %v, want g", got)
+	}
+	if got := p.expire(now.Add(memberExpiry)); len(got) != 0 {
+		t.Fatalf("a member expired at its limit: %v", got)
+	}
+	if got := p.expire(now.Add(memberExpiry + time.Millisecond)); !slices.Equal(got, []string{"g"}) {
+		t.Fatalf("silence past the limit changed %v, want g", got)
+	}
+	if got := p.members("g"); got != nil {
+		t.Fatalf("members %v, want none", got)
+	}
+}
+
+func TestPresenceNeverPushesToBroadcastingGroups(t *testing.T) {
+	t.Parallel()
+	p := newPresence[int]()
+	p.heartbeat(1, hb("a", "BROADCASTING", "g"), time.Unix(0, 0))
+	p.heartbeat(2, hb("b", "CLUSTERING", "h"), time.Unix(0, 0))
+	if got := p.listeners("g"); got != nil {
+		t.Fatalf("a broadcasting group has listeners %v", got)
+	}
+	if got := p.listeners("h"); !slices.Equal(got, []int{2}) {
+		t.Fatalf("listeners %v, want 2", got)
+	}
+}
+
+// A member is served by its own filter, also while another one of its group has another: no message is passed over because of
+// somebody else's subscription.
+func TestPresenceKeepsEachMembersSubscription(t *testing.T) {
+	t.Parallel()
+	p := newPresence[int]()
+	a, b := hb("a", "CLUSTERING", "g"), hb("b", "CLUSTERING", "g")
+	a.ConsumerDataSet[0].SubscriptionDataSet[0] = SubscriptionData{Topic: "T", SubString: "red", SubVersion: 5}
+	b.ConsumerDataSet[0].SubscriptionDataSet[0] = SubscriptionData{Topic: "T", SubString: "blue", SubVersion: 7}
+	p.heartbeat(1, a, time.Unix(0, 0))
+	p.heartbeat(2, b, time.Unix(0, 0))
+	for conn, want := range map[int]string{1: "red", 2: "blue", 3: "blue"} {
+		if s, known, found := p.subscription(conn, "g", "T"); !known || !found || s.SubString != want {
+			t.Errorf("connection %d has the filter %q (%v, %v), want %q", conn, s.SubString, known, found, want)
+		}
+	}
+	if _, known, _ := p.subscription(1, "other", "T"); known {
+		t.Error("an unknown group is known")
+	}
+}
+
+// TestPresenceAgainstATwin compares with a plain list of facts under random events.
+func TestPresenceAgainstATwin(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		p := newPresence[int]()
+		type fact struct {
+			conn  int
+			group string
+		}
+		twin := map[fact]time.Time{}
+		now := time.Unix(0, 0)
+		for step := range 300 {
+			conn, group := r.IntN(5), fmt.Sprintf("g%d", r.IntN(4))
+			switch r.IntN(5) {
+			case 0, 1:
+				p.heartbeat(conn, hb(fmt.Sprintf("c%d", conn), "CLUSTERING", group), now)
+				twin[fact{conn, group}] = now
+			case 2:
+				p.unregister(conn, "", group)
+				delete(twin, fact{conn, group})
+			case 3:
+				p.closed(conn)
+				for f := range twin {
+					if f.conn == conn {
+						delete(twin, f)
+					}
+				}
+			default:
+				now = now.Add(time.Duration(r.IntN(60)) * time.Second)
+				p.expire(now)
+				for f, seen := range twin {
+					if now.Sub(seen) > memberExpiry {
+						delete(twin, f)
+					}
+				}
+			}
+			for g := range 4 {
+				group := fmt.Sprintf("g%d", g)
+				var want []string
+				for f := range twin {
+					if f.group == group {
+						want = append(want, fmt.Sprintf("c%d", f.conn))
+					}
+				}
+				slices.Sort(want)
+				if got := p.members(group); !slices.Equal(got, want) {
+					t.Fatalf("seed %d step %d: members of %s are %v, want %v", seed, step, group, got, want)
+				}
+			}
+			p.check(t)
+		}
+	}
+}
+
+// check tests the invariants of presence.
+func (p *presence[C]) check(t *testing.T) {
+	t.Helper()
+	of := map[C]int{}
+	for name, g := range p.groups {
+		if len(g.members) == 0 {
+			t.Fatalf("group %s is empty", name)
+		}
+		for c := range g.members {
+			of[c]++
+			if !p.conns[c][name] {
+				t.Fatalf("connection %v does not know its group %s", c, name)
+			}
+		}
+	}
+	for c, groups := range p.conns {
+		if len(groups) == 0 || len(groups) != of[c] {
+			t.Fatalf("connection %v is in %d groups, has members in %d", c, len(groups), of[c])
+		}
+	}
+}
+
+func TestTagFilter(t *testing.T) {
+	t.Parallel()
+	for expr, want := range map[string][]string{"": nil, " * ": nil, "||": nil, "a": {"a"}, "a || b": {"a", "b"}, " a||b ||": {"a", "b"}} {
+		if f := parseTagFilter(expr); !slices.Equal(f.tags, want) {
+			t.Errorf("%q has the tags %q, want %q", expr, f.tags, want)
+		}
+	}
+}

@@ -1,0 +1,270 @@
+package broker_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ledgermq/ledgermq/broker"
+	"github.com/ledgermq/ledgermq/remoting"
+)
+
+// groupDir is the folder of a node's only replica.
+func (c *cluster) groupDir(node string) string {
+	c.t.Helper()
+	dirs, err := filepath.Glob(filepath.Join(c.dir, node, "groups", "*"))
+	if err != nil || len(dirs) != 1 {
+		c.t.Fatalf("node %s has the group folders %v (%v), want one", node, dirs, err)
+	}
+	return dirs[0]
+}
+
+// answers is all that a replica tells of the topic T with four queues.
+func (w *wire) answers() string {
+	w.t.Helper()
+	var b strings.Builder
+	for q := range 4 {
+		for off := int64(0); ; {
+			resp := w.call(remoting.PullMessage, nil, pullFields("cg", "T", off, "queueId", strconv.Itoa(q))...)
+			fmt.Fprintf(&b, "queue %d from %d: code %d min %d max %d\n", q, off, resp.Code, number(w.t, resp, "minOffset"), number(w.t, resp, "maxOffset"))
+			next := number(w.t, resp, "nextBeginOffset")
+			for _, m := range records(w.t, resp.Body) {
+				fmt.Fprintf(&b, "  %d at %d: %d bytes, %s\n", m.QueueOffset, m.PhysicalOffset, len(m.Body), m.Body[:min(len(m.Body), 8)])
+			}
+			if next <= off {
+				break
+			}
+			off = next
+		}
+	}
+	return b.String()
+}
+
+// fill sends n messages of size bytes over the four queues of T.
+func (w *wire) fill(from, n, size int) {
+	w.t.Helper()
+	body := bytes.Repeat([]byte("."), size)
+	for i := from; i < from+n; i++ {
+		copy(body, fmt.Sprintf("%08d", i))
+		w.ok(remoting.SendMessage, body, sendFields("T", "queueId", strconv.Itoa(i%4))...)
+	}
+}
+
+func removeFiles(t *testing.T, pattern string) {
+	t.Helper()
+	names, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) == 0 {
+		t.Fatalf("nothing matches %s: the test would prove nothing", pattern)
+	}
+	for _, n := range names {
+		if err := os.RemoveAll(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Without its index, and before the first cut without its snapshots too, a replica starts and answers the same.
+func TestDerivedFilesCanBeDeleted(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	w := c.wire(c.master("g1"), "g1")
+	w.topic("T", 4)
+	w.fill(0, 60, 40<<10) // more than two checkpoints of 1 MiB
+	node := c.slave("g1")
+	s := c.wire(node, "g1")
+	want := w.answers()
+	eventually(t, 10*time.Second, func() error {
+		if got := s.answers(); got != want {
+			return fmt.Errorf("the slave answers\n%s\nthe master\n%s", got, want)
+		}
+		return nil
+	})
+	sent := 60
+	for name, remove := range map[string]func(dir string){
+		"index":     func(dir string) { removeFiles(t, filepath.Join(dir, "index", "*")) },
+		"snapshots": func(dir string) { removeFiles(t, filepath.Join(dir, "state-*")) },
+		"index and snapshots": func(dir string) {
+			removeFiles(t, filepath.Join(dir, "index", "*"))
+			removeFiles(t, filepath.Join(dir, "state-*"))
+		},
+	} {
+		for _, clean := range []bool{true, false} {
+			dir := c.groupDir(node)
+			w := c.wire(c.master("g1"), "g1")
+			w.fill(sent, 60, 40<<10) // at least one checkpoint more
+			sent += 60
+			want := w.answers()
+			eventually(t, 20*time.Second, func() error {
+				index, _ := filepath.Glob(filepath.Join(dir, "index", "*"))
+				snapshots, _ := filepath.Glob(filepath.Join(dir, "state-*"))
+				if len(index) == 0 || len(snapshots) == 0 {
+					return fmt.Errorf("no checkpoint yet: %v %v", index, snapshots)
+				}
+				return nil
+			})
+			if clean {
+				c.stop(node)
+			} else {
+				c.kill(node)
+			}
+			remove(dir)
+			c.start(node)
+			eventually(t, 20*time.Second, func() error { return c.nodes[node].Ready() })
+			s := c.wire(node, "g1")
+			eventually(t, 20*time.Second, func() error {
+				if resp := s.call(remoting.PullMessage, nil, pullFields("cg", "T", 0)...); resp.Code != remoting.Success {
+					return fmt.Errorf("code %d %q", resp.Code, resp.Remark)
+				}
+				if got := s.answers(); got != want {
+					return fmt.Errorf("without its %s (clean stop: %v) it answers\n%s\nbefore\n%s", name, clean, got, want)
+				}
+				return nil
+			})
+		}
+	}
+}
+
+// Old segments go when the group agrees, the least offsets move with them, and the state's snapshots are primary data from
+// then on: a replica that lost both says so and does not serve.
+func TestRetention(t *testing.T) {
+	t.Parallel()
+	c := newTunedCluster(t, func(o *broker.NodeOptions) { o.RetentionBytes = 20 << 20 }, "g1")
+	w := c.wire(c.master("g1"), "g1")
+	w.topic("T", 4)
+	w.fill(0, 60, 1<<20)
+	var first int64
+	eventually(t, 40*time.Second, func() error {
+		first = number(t, w.ok(remoting.GetMinOffset, nil, "topic", "T", "queueId", "0"), "offset")
+		if first == 0 {
+			return fmt.Errorf("the queue still begins at 0")
+		}
+		return nil
+	})
+	for _, node := range []string{"n1", "n2", "n3"} {
+		s := c.wire(node, "g1")
+		eventually(t, 20*time.Second, func() error {
+			logs, err := filepath.Glob(filepath.Join(c.groupDir(node), "log", "00000000000000000000.log"))
+			if err != nil || len(logs) > 0 {
+				return fmt.Errorf("%s still has %v (%v)", node, logs, err)
+			}
+			resp := s.call(remoting.PullMessage, nil, pullFields("cg", "T", 0)...)
+			if resp.Code != remoting.PullOffsetMoved || number(t, resp, "nextBeginOffset") != number(t, resp, "minOffset") {
+				return fmt.Errorf("below the front %s answers code %d, next %d", node, resp.Code, number(t, resp, "nextBeginOffset"))
+			}
+			return nil
+		})
+	}
+	want := w.answers()
+	node := c.slave("g1")
+	c.stop(node)
+	removeFiles(t, filepath.Join(c.groupDir(node), "index", "*"))
+	c.start(node)
+	s := c.wire(node, "g1")
+	eventually(t, 20*time.Second, func() error {
+		if err := c.nodes[node].Ready(); err != nil {
+			return err
+		}
+		if got := s.answers(); got != want {
+			return fmt.Errorf("after a restart without index it answers\n%s\nbefore\n%s", got, want)
+		}
+		return nil
+	})
+	dir := c.groupDir(node)
+	c.stop(node)
+	removeFiles(t, filepath.Join(dir, "state-*"))
+	c.start(node)
+	eventually(t, 20*time.Second, func() error {
+		err := c.nodes[node].Ready()
+		if err == nil || !strings.Contains(err.Error(), "snapshot") {
+			return fmt.Errorf("a replica that lost its state after a cut says %v, want a named damage", err)
+		}
+		return nil
+	})
+	w.fill(5000, 4, 1<<10) // the others go on
+}
+
+// A wiped disk, a restored backup and a foreign folder are lost identities: parked, named, never voting.
+func TestLostIdentities(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	w := c.wire(c.master("g1"), "g1")
+	w.topic("T", 4)
+	w.fill(0, 8, 1<<10)
+	node := c.slave("g1")
+	dir := c.groupDir(node)
+	c.stop(node)
+	backup := t.TempDir()
+	if err := os.CopyFS(backup, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	c.start(node)
+	eventually(t, 20*time.Second, func() error { return c.nodes[node].Ready() })
+	parked := func(why string) {
+		t.Helper()
+		c.start(node)
+		eventually(t, 20*time.Second, func() error {
+			if err := c.nodes[node].Ready(); err == nil || !strings.Contains(err.Error(), why) {
+				return fmt.Errorf("%s says %v, want %q in it", node, err, why)
+			}
+			return nil
+		})
+		w.fill(100, 4, 1<<10)
+	}
+	// Let the controller see more starts than the backup will have, then restore it.
+	for range 2 {
+		seen := c.startsSeen("g1", node)
+		c.stop(node)
+		c.start(node)
+		eventually(t, 20*time.Second, func() error {
+			if now := c.startsSeen("g1", node); now <= seen {
+				return fmt.Errorf("the controller has seen start %d", now)
+			}
+			return nil
+		})
+	}
+	c.stop(node)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(dir, os.DirFS(backup)); err != nil {
+		t.Fatal(err)
+	}
+	parked("restored backup")
+	c.stop(node)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	parked("wiped")
+	c.stop(node)
+	// Somebody else's folder.
+	_, err := broker.OpenNode(broker.NodeOptions{ID: "n9", Dir: filepath.Join(c.dir, node), Controllers: []string{c.ctlAt},
+		PeerListener: listen(t, "127.0.0.1:0"), ClientListener: nil})
+	if err == nil || !strings.Contains(err.Error(), "no listener for clients") {
+		t.Fatalf("options without a listener: %v", err)
+	}
+}
+
+// One folder serves one process, and one node.
+func TestFolderIsTaken(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	o := broker.NodeOptions{ID: "n1", Dir: filepath.Join(c.dir, "n1"), Controllers: []string{c.ctlAt}, PeerListener: listen(t, "127.0.0.1:0")}
+	o.ClientListener = c.clientListener("n1")
+	if _, err := broker.OpenNode(o); err == nil || !strings.Contains(err.Error(), "in use by another process") {
+		t.Fatalf("a second process on one folder: %v", err)
+	}
+	c.stop("n1")
+	o.ID = "n9"
+	if _, err := broker.OpenNode(o); err == nil || !strings.Contains(err.Error(), "belongs to node n1") {
+		t.Fatalf("another node on the folder: %v", err)
+	}
+	o.PeerListener.Close()
+}

@@ -1,0 +1,462 @@
+package broker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ledgermq/ledgermq/message"
+	"github.com/ledgermq/ledgermq/remoting"
+)
+
+// wire is a raw connection to one replica.
+type wire struct {
+	t *testing.T
+	c *remoting.Client
+}
+
+func (c *cluster) wire(node, group string) *wire {
+	c.t.Helper()
+	var cl *remoting.Client
+	eventually(c.t, 20*time.Second, func() (err error) { // a node that has just started opens its ports a little later
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		cl, err = remoting.Dial(ctx, c.port(node, group), remoting.ClientOptions{})
+		return err
+	})
+	c.t.Cleanup(func() { cl.Close() })
+	return &wire{c.t, cl}
+}
+
+func request(code int32, body []byte, fields ...string) *remoting.Command {
+	req := remoting.NewRequest(code)
+	for i := 0; i+1 < len(fields); i += 2 {
+		req.Set(fields[i], fields[i+1])
+	}
+	req.Body = body
+	return req
+}
+
+func (w *wire) call(code int32, body []byte, fields ...string) *remoting.Command {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	resp, err := w.c.Call(ctx, request(code, body, fields...))
+	if err != nil {
+		w.t.Fatalf("request %d: %v", code, err)
+	}
+	return resp
+}
+
+func (w *wire) ok(code int32, body []byte, fields ...string) *remoting.Command {
+	w.t.Helper()
+	resp := w.call(code, body, fields...)
+	if resp.Code != remoting.Success {
+		w.t.Fatalf("request %d %v: code %d %q", code, fields, resp.Code, resp.Remark)
+	}
+	return resp
+}
+
+func sendFields(topic string, more ...string) []string {
+	f := []string{"producerGroup", "pg", "topic", topic, "defaultTopic", "TBW102", "defaultTopicQueueNums", "4", "queueId", "0", "sysFlag", "0",
+		"bornTimestamp", "1700000000000", "flag", "0", "properties", "", "reconsumeTimes", "0"}
+	return append(f, more...)
+}
+
+func pullFields(group, topic string, offset int64, more ...string) []string {
+	f := []string{"consumerGroup", group, "topic", topic, "queueId", "0", "queueOffset", strconv.FormatInt(offset, 10), "maxMsgNums", "32",
+		"sysFlag", "4", "commitOffset", "0", "suspendTimeoutMillis", "0", "subscription", "*", "subVersion", "0"}
+	return append(f, more...)
+}
+
+func (w *wire) topic(name string, queues int) {
+	w.t.Helper()
+	q := strconv.Itoa(queues)
+	w.ok(remoting.UpdateAndCreateTopic, nil, "topic", name, "defaultTopic", "TBW102", "readQueueNums", q, "writeQueueNums", q, "perm", "6", "topicFilterType", "SINGLE_TAG", "order", "false")
+}
+
+func number(t *testing.T, c *remoting.Command, field string) int64 {
+	t.Helper()
+	n, err := c.MustInt64(field)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func records(t *testing.T, body []byte) (out []message.Record) {
+	t.Helper()
+	for len(body) > 0 {
+		r, n, err := message.Decode(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, r)
+		body = body[n:]
+	}
+	return out
+}
+
+// Each of these is refused with the protocol's own code, at once, and neither the connection nor another one notices.
+func TestBadRequests(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	w := c.wire(c.master("g1"), "g1")
+	w.topic("T", 2)
+	big := bytes.Repeat([]byte("x"), message.MaxBody+1)
+	props := "k\x01" + strings.Repeat("v", message.MaxProperties) + "\x02"
+	for _, tt := range []struct {
+		name   string
+		code   int32
+		body   []byte
+		fields []string
+		want   int32
+	}{
+		{"unknown code", 999, nil, nil, remoting.RequestCodeNotSupported},
+		{"pop", remoting.PopMessage, nil, nil, remoting.RequestCodeNotSupported},
+		{"send without a topic", remoting.SendMessage, []byte("x"), []string{"queueId", "0", "sysFlag", "0", "bornTimestamp", "0", "flag", "0"}, remoting.SystemError},
+		{"send with a queue that is no number", remoting.SendMessage, []byte("x"), sendFields("T", "queueId", "one"), remoting.SystemError},
+		{"send to a queue that does not exist", remoting.SendMessage, []byte("x"), sendFields("T", "queueId", "2"), remoting.InvalidParameter},
+		{"send to a bad name", remoting.SendMessage, []byte("x"), sendFields("no spaces"), remoting.InvalidParameter},
+		{"send to a long name", remoting.SendMessage, []byte("x"), sendFields(strings.Repeat("t", message.MaxTopic+1)), remoting.InvalidParameter},
+		{"send to a reserved topic", remoting.SendMessage, []byte("x"), sendFields(message.ScheduleTopic), remoting.NoPermission},
+		{"send of a body over the limit", remoting.SendMessage, big, sendFields("T"), remoting.MessageIllegal},
+		{"send of properties over the limit", remoting.SendMessage, []byte("x"), sendFields("T", "properties", props), remoting.MessageIllegal},
+		{"delayed send", remoting.SendMessage, []byte("x"), sendFields("T", "properties", "DELAY\x013\x02"), remoting.MessageIllegal},
+		{"timed send", remoting.SendMessage, []byte("x"), sendFields("T", "properties", "TIMER_DELAY_SEC\x013\x02"), remoting.MessageIllegal},
+		{"transactional send", remoting.SendMessage, []byte("x"), sendFields("T", "properties", "TRAN_MSG\x01true\x02", "sysFlag", "4"), remoting.MessageIllegal},
+		{"half a transaction by flag only", remoting.SendMessage, []byte("x"), sendFields("T", "sysFlag", "4"), remoting.MessageIllegal},
+		{"empty batch", remoting.SendBatchMessage, nil, []string{"a", "pg", "b", "T", "c", "TBW102", "d", "4", "e", "0", "f", "0", "g", "0", "h", "0", "i", "", "m", "true"}, remoting.MessageIllegal},
+		{"batch that lies", remoting.SendBatchMessage, []byte{0, 0, 1, 0, 0, 0, 0, 0}, []string{"b", "T", "e", "0", "f", "0", "g", "0", "h", "0", "m", "true"}, remoting.MessageIllegal},
+		{"pull of an unknown topic", remoting.PullMessage, nil, pullFields("cg", "Nope", 0), remoting.TopicNotExist},
+		{"pull of a queue that does not exist", remoting.PullMessage, nil, pullFields("cg", "T", 0, "queueId", "2"), remoting.InvalidParameter},
+		{"pull of nothing", remoting.PullMessage, nil, pullFields("cg", "T", 0, "maxMsgNums", "0"), remoting.InvalidParameter},
+		{"pull without a field", remoting.PullMessage, nil, []string{"topic", "T"}, remoting.SystemError},
+		{"pull with SQL", remoting.PullMessage, nil, pullFields("cg", "T", 0, "expressionType", "SQL92"), remoting.SystemError},
+		{"pull by a group nobody is in", remoting.PullMessage, nil, pullFields("cg", "T", 0, "sysFlag", "0"), remoting.SubscriptionNotExist},
+		{"pull beyond the end", remoting.PullMessage, nil, pullFields("cg", "T", 7), remoting.PullOffsetMoved},
+		{"commit to an unknown topic", remoting.UpdateConsumerOffset, nil, []string{"consumerGroup", "cg", "topic", "Nope", "queueId", "0", "commitOffset", "0"}, remoting.TopicNotExist},
+		{"commit below zero", remoting.UpdateConsumerOffset, nil, []string{"consumerGroup", "cg", "topic", "T", "queueId", "0", "commitOffset", "-1"}, remoting.InvalidParameter},
+		{"offset of a queue that does not exist", remoting.QueryConsumerOffset, nil, []string{"consumerGroup", "cg", "topic", "T", "queueId", "9"}, remoting.InvalidParameter},
+		{"end of an unknown topic", remoting.GetMaxOffset, nil, []string{"topic", "Nope", "queueId", "0"}, remoting.TopicNotExist},
+		{"heartbeat that is no JSON", remoting.HeartBeat, []byte("{"), nil, remoting.SystemError},
+		{"heartbeat of a bad group", remoting.HeartBeat, []byte(`{"clientID":"c","consumerDataSet":[{"groupName":"a b"}]}`), nil, remoting.InvalidParameter},
+		{"list of a group without members", remoting.GetConsumerListByGroup, nil, []string{"consumerGroup", "cg"}, remoting.SystemError},
+		{"send-back of an unknown group", remoting.ConsumerSendMsgBack, nil, []string{"group", "nobody", "offset", "4200", "delayLevel", "0"}, remoting.SubscriptionGroupNotExist},
+		{"view of no message", remoting.ViewMessageByID, nil, []string{"offset", "123"}, remoting.SystemError},
+		{"view beyond the end", remoting.ViewMessageByID, nil, []string{"offset", "4611686018427387904"}, remoting.SystemError},
+		{"topic without queues", remoting.UpdateAndCreateTopic, nil, []string{"topic", "N", "readQueueNums", "0", "writeQueueNums", "0", "perm", "6"}, remoting.InvalidParameter},
+		{"topic with a strange permission", remoting.UpdateAndCreateTopic, nil, []string{"topic", "N", "readQueueNums", "1", "writeQueueNums", "1", "perm", "99"}, remoting.InvalidParameter},
+		{"deletion of a system topic", remoting.DeleteTopicInBroker, nil, []string{"topic", "g1"}, remoting.InvalidParameter},
+		{"group with a bad name", remoting.UpdateAndCreateSubscriptionGroup, []byte(`{"groupName":"a b"}`), nil, remoting.InvalidParameter},
+		{"lock without a client", remoting.LockBatchMQ, []byte(`{"consumerGroup":"cg"}`), nil, remoting.SystemError},
+	} {
+		resp := w.call(tt.code, tt.body, tt.fields...)
+		if resp.Code != tt.want {
+			t.Errorf("%s: code %d %q, want %d", tt.name, resp.Code, resp.Remark, tt.want)
+		}
+		if resp.Code != remoting.PullOffsetMoved && strings.TrimSpace(resp.Remark) == "" {
+			t.Errorf("%s: the answer has no remark", tt.name)
+		}
+		if strings.Contains(resp.Remark, "\n") || strings.Contains(resp.Remark, "goroutine") {
+			t.Errorf("%s: the remark is not one line: %q", tt.name, resp.Remark)
+		}
+	}
+	w.ok(remoting.SendMessage, []byte("still fine"), sendFields("T")...)
+	if end := number(t, w.ok(remoting.GetMaxOffset, nil, "topic", "T", "queueId", "0"), "offset"); end != 1 {
+		t.Errorf("the queue ends at %d, want 1: a refused send left something", end)
+	}
+}
+
+// A held pull is answered by the arrival of a message, long before its time is over; one whose filter does not match waits on.
+func TestLongPollIsWokenByArrival(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	master, slave := c.master("g1"), c.slave("g1")
+	w := c.wire(master, "g1")
+	w.topic("T", 1)
+	hold := func(node, tag string) chan *remoting.Command {
+		other := c.wire(node, "g1")
+		ch := make(chan *remoting.Command, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			defer cancel()
+			resp, err := other.c.Call(ctx, request(remoting.PullMessage, nil, pullFields("cg", "T", 0, "sysFlag", "6", "suspendTimeoutMillis", "15000", "subscription", tag)...))
+			if err != nil {
+				resp = remoting.NewResponse(-1, err.Error())
+			}
+			ch <- resp
+		}()
+		return ch
+	}
+	eventually(t, 10*time.Second, func() error {
+		if resp := c.wire(slave, "g1").call(remoting.PullMessage, nil, pullFields("cg", "T", 0)...); resp.Remark != "" {
+			return fmt.Errorf("the slave says %q", resp.Remark)
+		}
+		return nil
+	})
+	any, red, onSlave := hold(master, "*"), hold(master, "red"), hold(slave, "*")
+	began := time.Now()
+	w.ok(remoting.SendMessage, []byte("one"), sendFields("T", "properties", "TAGS\x01blue\x02")...)
+	for name, ch := range map[string]chan *remoting.Command{"master": any, "slave": onSlave} {
+		if resp := <-ch; resp.Code != remoting.Success || len(records(t, resp.Body)) != 1 {
+			t.Errorf("held pull on the %s: code %d %q", name, resp.Code, resp.Remark)
+		}
+	}
+	w.ok(remoting.SendMessage, []byte("two"), sendFields("T", "properties", "TAGS\x01red\x02")...)
+	resp := <-red
+	if got := records(t, resp.Body); resp.Code != remoting.Success || len(got) != 1 || string(got[0].Body) != "two" {
+		t.Errorf("the filtered pull got %d %v, want only the red message", resp.Code, got)
+	}
+	if next := number(t, resp, "nextBeginOffset"); next != 2 {
+		t.Errorf("the filtered pull goes on at %d, want 2", next)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the pulls were answered after %v: by their timer", took)
+	}
+}
+
+// A group that is new to a queue that still has its first message, or none yet, starts at 0; "there is none" and "I do not know"
+// are different answers.
+func TestConsumerOffsets(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	w := c.wire(c.master("g1"), "g1")
+	w.topic("T", 2)
+	q := []string{"consumerGroup", "cg", "topic", "T", "queueId", "0"}
+	if got := number(t, w.ok(remoting.QueryConsumerOffset, nil, q...), "offset"); got != 0 {
+		t.Fatalf("a new group in an empty queue starts at %d, want 0", got)
+	}
+	if resp := w.call(remoting.QueryConsumerOffset, nil, append(q, "setZeroIfNotFound", "false")...); resp.Code != remoting.QueryNotFound {
+		t.Fatalf("asked not to guess, the broker answers %d, want %d", resp.Code, remoting.QueryNotFound)
+	}
+	for range 5 {
+		w.ok(remoting.SendMessage, []byte("x"), sendFields("T")...)
+	}
+	if got := number(t, w.ok(remoting.QueryConsumerOffset, nil, q...), "offset"); got != 0 {
+		t.Fatalf("a new group in a warm queue starts at %d, want 0", got)
+	}
+	w.ok(remoting.UpdateConsumerOffset, nil, append(q, "commitOffset", "3")...)
+	if got := number(t, w.ok(remoting.QueryConsumerOffset, nil, q...), "offset"); got != 3 {
+		t.Fatalf("the committed offset is %d, want 3", got)
+	}
+	// One-way: nobody waits, but a question flushes it first.
+	if err := w.c.OneWay(request(remoting.UpdateConsumerOffset, nil, append(q, "commitOffset", "4")...)); err != nil {
+		t.Fatal(err)
+	}
+	if got := number(t, w.ok(remoting.QueryConsumerOffset, nil, q...), "offset"); got != 4 {
+		t.Fatalf("after a one-way commit the offset is %d, want 4", got)
+	}
+	// A slave passes the question on.
+	s := c.wire(c.slave("g1"), "g1")
+	if got := number(t, s.ok(remoting.QueryConsumerOffset, nil, q...), "offset"); got != 4 {
+		t.Fatalf("through a slave the offset is %d, want 4", got)
+	}
+}
+
+// Search by time gives the first message at or after it, the end when there is none, and start = end for an empty queue.
+func TestSearchOffsetByTime(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	w := c.wire(c.master("g1"), "g1")
+	w.topic("T", 2)
+	search := func(queue string, at int64, boundary string) int64 {
+		return number(t, w.ok(remoting.SearchOffsetByTimestamp, nil, "topic", "T", "queueId", queue, "timestamp", strconv.FormatInt(at, 10), "boundaryType", boundary), "offset")
+	}
+	var stored []int64
+	for i := range 20 {
+		resp := w.ok(remoting.SendMessage, []byte("x"), sendFields("T")...)
+		off := number(t, resp, "queueOffset")
+		pulled := w.ok(remoting.PullMessage, nil, pullFields("cg", "T", off)...)
+		stored = append(stored, records(t, pulled.Body)[0].StoreTime)
+		if i > 0 && stored[i] < stored[i-1] {
+			t.Fatalf("store time went back from %d to %d", stored[i-1], stored[i])
+		}
+	}
+	for _, ts := range append(stored, stored[0]-1, stored[len(stored)-1]+1) {
+		lower, upper := int64(len(stored)), int64(0)
+		for i, s := range stored {
+			if s >= ts {
+				lower = min(lower, int64(i))
+			}
+			if s <= ts {
+				upper = int64(i)
+			}
+		}
+		if ts > stored[len(stored)-1] {
+			upper = int64(len(stored))
+		}
+		if got := search("0", ts, "LOWER"); got != lower {
+			t.Errorf("lower bound of %d is %d, want %d", ts, got, lower)
+		}
+		if got := search("0", ts, "UPPER"); got != upper && got != upper+1 {
+			t.Errorf("upper bound of %d is %d, want %d", ts, got, upper)
+		}
+	}
+	if got := search("1", stored[0], "LOWER"); got != 0 {
+		t.Errorf("an empty queue has its start at %d, want 0", got)
+	}
+}
+
+// What a consumer hands back comes again in the retry topic, as often as its group allows, and then lies in the dead letters.
+func TestSendBackToRetryAndDeadLetters(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	w := c.wire(c.master("g1"), "g1")
+	w.topic("T", 1)
+	w.ok(remoting.UpdateAndCreateSubscriptionGroup, []byte(`{"groupName":"cg","retryMaxTimes":2}`))
+	w.ok(remoting.SendMessage, []byte("poison"), sendFields("T", "properties", "UNIQ_KEY\x01ID1\x02TAGS\x01a\x02")...)
+	topic := "T"
+	for try := range 3 {
+		resp := w.ok(remoting.PullMessage, nil, pullFields("cg", topic, number(t, w.ok(remoting.GetMaxOffset, nil, "topic", topic, "queueId", "0"), "offset")-1)...)
+		m := records(t, resp.Body)[0]
+		if int(m.ReconsumeTimes) != try || string(m.Body) != "poison" {
+			t.Fatalf("try %d: the message was handed back %d times and says %q", try, m.ReconsumeTimes, m.Body)
+		}
+		w.ok(remoting.ConsumerSendMsgBack, nil, "group", "cg", "offset", strconv.FormatInt(int64(m.PhysicalOffset), 10), "delayLevel", "0", "originMsgId", "ORIG")
+		topic = "%RETRY%cg"
+	}
+	if end := number(t, w.ok(remoting.GetMaxOffset, nil, "topic", "%RETRY%cg", "queueId", "0"), "offset"); end != 2 {
+		t.Fatalf("the retry topic has %d messages, want 2", end)
+	}
+	dead := records(t, w.ok(remoting.PullMessage, nil, pullFields("cg", "%DLQ%cg", 0)...).Body)
+	if len(dead) != 1 || string(dead[0].Body) != "poison" {
+		t.Fatalf("the dead letters are %v, want the message once", dead)
+	}
+	for key, want := range map[string]string{"UNIQ_KEY": "ID1", "RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "ORIG", "DLQ_ORIGIN_TOPIC": "T", "TAGS": "a"} {
+		if got, _ := message.Property(dead[0].Properties, key); got != want {
+			t.Errorf("property %s of the dead letter is %q, want %q", key, got, want)
+		}
+	}
+	// A client whose send-back failed sends to the retry topic by itself, with a delay level: it is delivered, not refused.
+	w.ok(remoting.SendMessage, []byte("again"), sendFields("%RETRY%cg", "properties", "DELAY\x013\x02", "reconsumeTimes", "1", "maxReconsumeTimes", "2")...)
+	w.ok(remoting.SendMessage, []byte("enough"), sendFields("%RETRY%cg", "properties", "DELAY\x015\x02", "reconsumeTimes", "3", "maxReconsumeTimes", "2")...)
+	got := records(t, w.ok(remoting.PullMessage, nil, pullFields("cg", "%RETRY%cg", 2)...).Body)
+	if len(got) != 1 || string(got[0].Body) != "again" || strings.Contains(got[0].Properties, "DELAY") {
+		t.Errorf("the retry topic got %v, want the one within its limit", got)
+	}
+	got = records(t, w.ok(remoting.PullMessage, nil, pullFields("cg", "%DLQ%cg", 1)...).Body)
+	if len(got) != 1 || string(got[0].Body) != "enough" {
+		t.Errorf("the dead letters got %v, want the one past its limit", got)
+	}
+}
+
+type lockAnswer struct {
+	Locked []struct {
+		QueueID int `json:"queueId"`
+	} `json:"lockOKMQSet"`
+}
+
+func lockBody(client string, queues ...int) []byte {
+	type q struct {
+		Topic      string `json:"topic"`
+		BrokerName string `json:"brokerName"`
+		QueueID    int    `json:"queueId"`
+	}
+	var set []q
+	for _, id := range queues {
+		set = append(set, q{"T", "g1", id})
+	}
+	b, err := json.Marshal(map[string]any{"consumerGroup": "cg", "clientId": client, "mqSet": set})
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func (w *wire) lock(client string, queues ...int) []int {
+	w.t.Helper()
+	resp := w.ok(remoting.LockBatchMQ, lockBody(client, queues...))
+	var a lockAnswer
+	if err := json.Unmarshal(resp.Body, &a); err != nil {
+		w.t.Fatal(err)
+	}
+	got := []int{}
+	for _, q := range a.Locked {
+		got = append(got, q.QueueID)
+	}
+	return got
+}
+
+// All that was answered survives the death of the master: topics, groups, consumer offsets, queue locks, messages.
+func TestFailoverKeepsWhatWasAnswered(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	old := c.master("g1")
+	w := c.wire(old, "g1")
+	w.topic("T", 4)
+	w.ok(remoting.UpdateAndCreateSubscriptionGroup, []byte(`{"groupName":"cg","retryMaxTimes":5}`))
+	const n = 50
+	for i := range n {
+		w.ok(remoting.SendMessage, fmt.Appendf(nil, "m%d", i), sendFields("T", "queueId", strconv.Itoa(i%4))...)
+	}
+	w.ok(remoting.UpdateConsumerOffset, nil, "consumerGroup", "cg", "topic", "T", "queueId", "1", "commitOffset", "7")
+	if got := w.lock("a", 0, 1); len(got) != 2 {
+		t.Fatalf("the locks %v were granted, want both", got)
+	}
+	c.kill(old)
+	next := c.master("g1")
+	if next == old {
+		t.Fatalf("%s is master although it is dead", next)
+	}
+	for _, node := range []string{next, c.slave("g1")} {
+		w := c.wire(node, "g1")
+		if got := number(t, w.ok(remoting.QueryConsumerOffset, nil, "consumerGroup", "cg", "topic", "T", "queueId", "1"), "offset"); got != 7 {
+			t.Errorf("asked at %s the consumer offset is %d, want 7", node, got)
+		}
+		if got := w.lock("b", 0, 1, 2); fmt.Sprint(got) != "[2]" {
+			t.Errorf("asked at %s another client gets the locks %v, want only the free one", node, got)
+		}
+		w.ok(remoting.UnlockBatchMQ, lockBody("b", 2))
+		seen := 0
+		for q := range 4 {
+			seen += len(records(t, w.ok(remoting.PullMessage, nil, pullFields("cg", "T", 0, "queueId", strconv.Itoa(q))...).Body))
+		}
+		if seen != n {
+			t.Errorf("%s has %d messages, want %d", node, seen, n)
+		}
+	}
+}
+
+// A client with an old route reaches the master through a slave, once, with its own address kept.
+func TestSlaveForwards(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	w := c.wire(c.slave("g1"), "g1")
+	w.topic("T", 1)
+	resp := w.ok(remoting.SendMessage, []byte("through a slave"), sendFields("T")...)
+	if _, ok := resp.Get("ledgermqMaster"); !ok {
+		t.Error("the answer does not name the master")
+	}
+	if off := number(t, resp, "queueOffset"); off != 0 {
+		t.Errorf("queue offset %d, want 0", off)
+	}
+	if end := number(t, w.ok(remoting.GetMaxOffset, nil, "topic", "T", "queueId", "0"), "offset"); end != 1 {
+		t.Errorf("through the slave the queue ends at %d, want 1", end)
+	}
+	eventually(t, 10*time.Second, func() error {
+		resp := w.call(remoting.PullMessage, nil, pullFields("cg", "T", 0)...)
+		if resp.Code != remoting.Success {
+			return fmt.Errorf("code %d %q", resp.Code, resp.Remark)
+		}
+		m := records(t, resp.Body)[0]
+		if m.BornHost.Port() != w.c.Conn().LocalAddr().Port() {
+			t.Errorf("the message was born at %v, want the client's %v", m.BornHost, w.c.Conn().LocalAddr())
+		}
+		return nil
+	})
+	// Ahead of what a slave knows it never says that an offset does not exist.
+	ahead := w.call(remoting.PullMessage, nil, pullFields("cg", "T", 100)...)
+	if ahead.Code != remoting.PullNotFound || number(t, ahead, "nextBeginOffset") != 100 {
+		t.Errorf("ahead of the slave: code %d, next %d; want %d and 100", ahead.Code, number(t, ahead, "nextBeginOffset"), remoting.PullNotFound)
+	}
+	// One hop: a request that was forwarded already is refused here.
+	if resp := w.call(remoting.SendMessage, []byte("x"), sendFields("T", "ledgermqForward", "1")...); resp.Code != remoting.ServiceNotAvailable || !strings.HasPrefix(resp.Remark, "[NOT_STORED]") {
+		t.Errorf("a second hop: code %d %q, want %d", resp.Code, resp.Remark, remoting.ServiceNotAvailable)
+	}
+}
