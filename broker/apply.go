@@ -58,6 +58,8 @@ func (r *Replica) effect(e state.Effect) error {
 		if err := r.idx.Add(e.Key, e.QueueOffset, e.Entry); err != nil {
 			return fmt.Errorf("index the message at %d: %w", e.Entry.Offset, err)
 		}
+		r.counters.messagesIn.Add(1)
+		r.counters.bytesIn.Add(int64(e.Entry.Size))
 		r.arrived(e.Key)
 	case state.EffectTopic:
 		r.routesChanged = true
@@ -214,9 +216,12 @@ func (s *send) finish(r *Replica, o outcome) {
 		resp.Code, resp.Remark = remoting.TopicNotExist, "[NOT_STORED] the topic was deleted"
 	case o == outcomeOK:
 		r.sendOK(resp, s)
+		r.counters.sendsOK.Add(1)
 	case o == outcomeNotStored:
+		r.counters.sendsFailed.Add(1)
 		resp.Code, resp.Remark = remoting.ServiceNotAvailable, remarkNotStored
 	default:
+		r.counters.unknown.Add(1)
 		resp.Code, resp.Remark = remoting.ServiceNotAvailable, remarkUnknown
 	}
 	s.reply.pending.AppendAnswer(resp)

@@ -137,6 +137,7 @@ func (r *Replica) forwardOr(req *remoting.Command, pend *remoting.Pending, witho
 		answerError(pend, err)
 		return
 	}
+	r.counters.forwarded.Add(1)
 	resp, err := r.forwarder.call(ctx, addr, req, pend)
 	if err != nil {
 		resp = remoting.NewResponse(remoting.ServiceNotAvailable, forwardRemark(err))

@@ -50,6 +50,13 @@ func (h *holds) add(p *heldPull) bool {
 	return true
 }
 
+// count is the number of pulls that wait.
+func (h *holds) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.n
+}
+
 // waiting tells whether anybody waits on a queue.
 func (h *holds) waiting(k index.Key) bool {
 	h.mu.Lock()

@@ -49,6 +49,7 @@ type Node struct {
 	heard      atomic.Int64    // unix ms of the last heartbeat that a controller answered
 	kick       []chan struct{} // one for each registrar
 	registrars []*registrar
+	metrics    *collector
 
 	mu       sync.Mutex
 	file     nodeFile
@@ -83,6 +84,7 @@ func OpenNode(o NodeOptions) (*Node, error) {
 	}
 	n := &Node{o: o, lock: lock, replicas: map[ids.GroupID]*hosted{}, failed: make(chan struct{}),
 		log: o.Logger.With().Str("node", string(o.ID)).Logger()}
+	n.metrics = newCollector(n)
 	n.ctx, n.stop = context.WithCancel(context.Background())
 	for _, addr := range o.Namesrv {
 		n.kick = append(n.kick, make(chan struct{}, 1))

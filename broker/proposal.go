@@ -118,6 +118,7 @@ func (r *Replica) Form(b *commitlog.Builder) any {
 		return nil
 	}
 	r.inFlight++
+	r.counters.frames.Add(1)
 	return t
 }
 

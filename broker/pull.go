@@ -288,6 +288,8 @@ func (r *Replica) fill(resp *remoting.Command, f found, body []byte) {
 	resp.SetInt64("minOffset", int64(f.min))
 	resp.SetInt64("maxOffset", int64(f.max))
 	if f.code == remoting.Success {
+		r.counters.pulls.Add(1)
+		r.counters.bytesOut.Add(int64(len(body)))
 		resp.Body = body
 	}
 }
@@ -323,6 +325,7 @@ func (r *Replica) beyondEnd(c *remoting.Conn, req *remoting.Command, p pullReque
 
 // hold keeps a pull. A message that came between the look and the hold is noticed by looking again.
 func (r *Replica) hold(h *heldPull) {
+	r.counters.pullsHeld.Add(1)
 	if !r.holds.add(h) {
 		r.expire(h)
 		return

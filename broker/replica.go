@@ -65,6 +65,7 @@ type Replica struct {
 	role       atomic.Pointer[raftlog.Role] // last one heard of the loop
 	others     atomic.Pointer[map[ids.ReplicaID]otherReplica]
 	campaigned atomic.Uint64 // term + 1 in which the controller asked to campaign last
+	counters   counters
 	checkpoint checkpoint
 	holds      holds
 	forwarder  forwarder

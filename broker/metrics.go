@@ -1,0 +1,144 @@
+package broker
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ledgermq/ledgermq/raftlog"
+)
+
+// counters are what a replica counts. Labels are groups only, never topics or clients: their number is the operator's.
+type counters struct {
+	messagesIn, bytesIn           atomic.Int64 // applied here, by whichever master took them
+	sendsOK, sendsFailed, unknown atomic.Int64 // answers given by this replica as master
+	pulls, pullsHeld              atomic.Int64
+	bytesOut                      atomic.Int64
+	forwarded                     atomic.Int64
+	frames                        atomic.Int64 // formed here
+}
+
+// collector turns the state of a node's replicas into metrics.
+type collector struct {
+	n *Node
+
+	ready, diskFull, controller                                     *prometheus.Desc
+	master, parked, poisoned, term, epoch, commit, applied, last    *prometheus.Desc
+	endOffset, firstOffset, heard, held, topics, queues, groups     *prometheus.Desc
+	behind, snapshotBehind                                          *prometheus.Desc
+	messagesIn, bytesIn, sends, pulls, pullsHeld, bytesOut, forward *prometheus.Desc
+	frames, connections                                             *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (n *Node) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(n, ch) }
+
+// Collect implements prometheus.Collector: the node's replicas, and how far each is.
+func (n *Node) Collect(ch chan<- prometheus.Metric) { n.metrics.collect(ch) }
+
+func newCollector(n *Node) *collector {
+	node := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("ledgermq_node_"+name, help, nil, nil)
+	}
+	rep := func(name, help string, more ...string) *prometheus.Desc {
+		return prometheus.NewDesc("ledgermq_replica_"+name, help, append([]string{"group"}, more...), nil)
+	}
+	return &collector{n: n,
+		ready:          node("ready", "1 when every replica of this node is open and knows a master."),
+		diskFull:       node("disk_nearly_full", "1 while sends are refused because the disk is nearly full."),
+		controller:     node("controller_silent_seconds", "Time since a controller answered the last heartbeat."),
+		master:         rep("master", "1 while this replica leads its group."),
+		parked:         rep("parked", "1 while this replica neither votes, acknowledges nor leads; its log says why."),
+		poisoned:       rep("poisoned", "1 when a write, sync or checksum of this replica's log has failed."),
+		term:           rep("term", "Raft term: epoch<<32 | election."),
+		epoch:          rep("epoch", "Epoch of the membership in force here."),
+		commit:         rep("commit_index", "Last entry known to be committed."),
+		applied:        rep("applied_index", "Last entry applied to the state."),
+		last:           rep("last_index", "Last entry in the log."),
+		endOffset:      rep("end_offset_bytes", "Physical offset of the end of the log."),
+		firstOffset:    rep("first_offset_bytes", "Physical offset of the first retained frame."),
+		heard:          rep("voters_heard", "Voters heard within the last second, this one included."),
+		behind:         rep("member_behind_entries", "Entries that a member lacks, as its master knows; absent on slaves.", "replica"),
+		snapshotBehind: rep("checkpoint_behind_bytes", "Log that a start would have to replay."),
+		held:           rep("held_pulls", "Pulls that wait for a message."),
+		topics:         rep("topics", "Topics of the group."),
+		queues:         rep("queues", "Queues of the group that have or had a message."),
+		groups:         rep("consumer_groups", "Consumer groups of the group."),
+		connections:    rep("client_connections", "Open client connections."),
+		messagesIn:     rep("messages_in_total", "Messages applied."),
+		bytesIn:        rep("bytes_in_total", "Bytes of messages applied."),
+		sends:          rep("sends_total", "Sends that this replica answered as master, by outcome.", "outcome"),
+		pulls:          rep("pulls_total", "Pulls that found messages."),
+		pullsHeld:      rep("pulls_held_total", "Pulls that had to wait."),
+		bytesOut:       rep("bytes_out_total", "Bytes of messages handed to consumers."),
+		forward:        rep("forwarded_total", "Requests passed on to the master."),
+		frames:         rep("frames_formed_total", "Frames proposed by this replica as master."),
+	}
+}
+
+func (c *collector) collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	truth := func(b bool) float64 {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	gauge(c.ready, truth(c.n.Ready() == nil))
+	gauge(c.diskFull, truth(c.n.diskFull.Load()))
+	if heard := c.n.heard.Load(); heard > 0 {
+		gauge(c.controller, float64(c.n.o.Clock().UnixMilli()-heard)/1000)
+	}
+	for _, h := range c.n.hostedList() {
+		if h.r == nil {
+			gauge(c.parked, truth(h.parked != ""), h.file.Group)
+			continue
+		}
+		c.replica(ch, h.r, gauge, truth)
+	}
+}
+
+func (c *collector) replica(ch chan<- prometheus.Metric, r *Replica, gauge func(*prometheus.Desc, float64, ...string), truth func(bool) float64) {
+	st, g := r.raft.Status(), r.group
+	gauge(c.master, truth(st.Role == raftlog.RoleMaster), g)
+	gauge(c.parked, truth(st.Parked != "" && st.Epoch > 0), g)
+	gauge(c.poisoned, truth(st.Poisoned != nil), g)
+	gauge(c.term, float64(st.Term), g)
+	gauge(c.epoch, float64(st.Epoch), g)
+	gauge(c.commit, float64(st.Commit), g)
+	gauge(c.applied, float64(st.Applied), g)
+	gauge(c.last, float64(st.Last), g)
+	gauge(c.endOffset, float64(st.End), g)
+	gauge(c.firstOffset, float64(r.clog.FirstOffset()), g)
+	gauge(c.heard, float64(st.Heard), g)
+	if st.Role == raftlog.RoleMaster {
+		for _, list := range [2][]raftlog.MemberStatus{st.Voters, st.Learners} {
+			for _, m := range list {
+				if m.ID != r.id {
+					gauge(c.behind, float64(max(0, int64(st.Last)-int64(m.Match))), g, string(m.Node))
+				}
+			}
+		}
+	}
+	gauge(c.snapshotBehind, float64(r.appliedEnd.Load()-r.checkpoint.offset.Load()), g)
+	gauge(c.held, float64(r.holds.count()), g)
+	gauge(c.topics, float64(len(r.st.Topics())), g)
+	gauge(c.queues, float64(r.st.Queues()), g)
+	gauge(c.groups, float64(len(r.st.Groups())), g)
+	gauge(c.connections, float64(len(r.srv.Conns())), g)
+	count := func(d *prometheus.Desc, v *atomic.Int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v.Load()), append([]string{g}, labels...)...)
+	}
+	count(c.messagesIn, &r.counters.messagesIn)
+	count(c.bytesIn, &r.counters.bytesIn)
+	count(c.sends, &r.counters.sendsOK, "ok")
+	count(c.sends, &r.counters.sendsFailed, "not_stored")
+	count(c.sends, &r.counters.unknown, "unknown")
+	count(c.pulls, &r.counters.pulls)
+	count(c.pullsHeld, &r.counters.pullsHeld)
+	count(c.bytesOut, &r.counters.bytesOut)
+	count(c.forward, &r.counters.forwarded)
+	count(c.frames, &r.counters.frames)
+}
