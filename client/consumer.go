@@ -287,9 +287,7 @@ func (k *Consumer) failed(q QueueRef, err error, wait *backoff) bool {
 	if !wait.pause(k.ctx) {
 		return false
 	}
-	if _, err := k.c.fetchRoute(k.ctx, q.Topic); err != nil {
-		k.c.o.logger.Debug().Err(err).Str("topic", q.Topic).Msg("the route was not refreshed")
-	}
+	k.c.refreshAfter(k.ctx, q.Topic, wait.next > k.c.o.minBackoff*2)
 	return true
 }
 

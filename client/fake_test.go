@@ -56,6 +56,7 @@ type fakeBroker struct {
 	log   *fakeLog
 	srv   *remoting.Server
 	stop  func()
+	gone  chan struct{} // closed by stop
 
 	mu    sync.Mutex
 	hook  func(c *remoting.Conn, req *remoting.Command) bool // true: it has dealt with the request
@@ -84,14 +85,11 @@ func newFakeLog() *fakeLog {
 func startBroker(t *testing.T, group string, log *fakeLog) *fakeBroker {
 	t.Helper()
 	l := listen(t)
-	b := &fakeBroker{t: t, group: group, addr: l.Addr().String(), log: log, calls: map[int32]int{}}
+	b := &fakeBroker{t: t, group: group, addr: l.Addr().String(), log: log, calls: map[int32]int{}, gone: make(chan struct{})}
 	b.srv = remoting.NewServer(remoting.ServerOptions{Listener: l, Handler: b.handle, Workers: 64})
 	b.srv.Start()
 	b.stop = sync.OnceFunc(func() {
-		b.log.mu.Lock()
-		close(b.log.grown) // wakes pulls that wait
-		b.log.grown = make(chan struct{})
-		b.log.mu.Unlock()
+		close(b.gone)
 		_ = b.srv.Close()
 		for _, cl := range b.links {
 			cl.Close()
@@ -296,18 +294,15 @@ func (b *fakeBroker) pull(req *remoting.Command) *remoting.Command {
 		}
 		select {
 		case <-grown:
+		case <-b.gone:
+			return remoting.NewResponse(remoting.ServiceNotAvailable, "closed")
 		case <-deadline.C:
 			resp.Code = remoting.PullNotFound
 			resp.SetInt64("nextBeginOffset", from)
 			return resp
 		}
-		if b.srvClosed() {
-			return remoting.NewResponse(remoting.ServiceNotAvailable, "closed")
-		}
 	}
 }
-
-func (b *fakeBroker) srvClosed() bool { return len(b.srv.Conns()) == 0 }
 
 // newClient makes a client with short waits.
 func newClient(t *testing.T, ns []string, opts ...Option) *Client {

@@ -25,7 +25,7 @@ func (c *Client) askMaster(ctx context.Context, q QueueRef, req *remoting.Comman
 		return resp, nil
 	}
 	var last error
-	for wait := c.newBackoff(); ; {
+	for wait, try := c.newBackoff(), 0; ; try++ {
 		addr, err := c.masterOf(ctx, q)
 		if err == nil {
 			var resp *remoting.Command
@@ -48,9 +48,7 @@ func (c *Client) askMaster(ctx context.Context, q QueueRef, req *remoting.Comman
 		if !wait.pause(ctx) {
 			return nil, fmt.Errorf("%s: %w", op, ended(ctx, last))
 		}
-		if _, err := c.fetchRoute(ctx, q.Topic); err != nil {
-			c.o.logger.Debug().Err(err).Str("topic", q.Topic).Msg("the route was not refreshed")
-		}
+		c.refreshAfter(ctx, q.Topic, try > 0)
 	}
 }
 

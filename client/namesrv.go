@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/remoting"
 )
 
@@ -16,10 +17,11 @@ type fetch struct {
 	err   error
 }
 
-// askNamesrv asks the name servers in turn, beginning with the one that answered last, until one answers. An answer of any
-// code counts, except the one of a server that is not ready: then another may know more.
+// askNamesrv asks the name servers in turn, beginning with the one that answered last, until one answers. They do not know of
+// each other: where one is not ready, or says that there is no such topic, another may know more.
 func (c *Client) askNamesrv(ctx context.Context, req *remoting.Command) (*remoting.Command, error) {
 	var faults []error
+	var absent *remoting.Command
 	notReady := false
 	first := int(c.server.Load())
 	for i := range c.namesrv {
@@ -34,8 +36,15 @@ func (c *Client) askNamesrv(ctx context.Context, req *remoting.Command) (*remoti
 			faults = append(faults, fmt.Errorf("%s: %w", c.namesrv[n], ErrNotReady))
 			continue
 		}
+		if resp.Code == remoting.TopicNotExist {
+			absent = resp
+			continue
+		}
 		c.server.Store(uint32(n))
 		return resp, nil
+	}
+	if absent != nil {
+		return absent, nil
 	}
 	if notReady {
 		return nil, errors.Join(faults...)
@@ -106,6 +115,21 @@ func (c *Client) queryRoute(topic string) (Route, error) {
 		return Route{}, fmt.Errorf("route of %s: %w", topic, ErrTopicNotFound)
 	}
 	return Route{}, &CodeError{Op: "route of " + topic, Addr: "name server", Code: resp.Code, Remark: resp.Remark}
+}
+
+// refreshAfter asks for a route again after a refusal; if that fails the old one stays. When the last answer did not help,
+// another name server is asked first: it may have heard of a new master that the last one has not.
+func (c *Client) refreshAfter(ctx context.Context, topic string, another bool) {
+	if another {
+		c.server.Store((c.server.Load() + 1) % uint32(len(c.namesrv)))
+	}
+	_, err := c.fetchRoute(ctx, topic)
+	if errors.Is(err, ErrTopicNotFound) && c.o.autoCreate {
+		_, err = c.fetchRoute(ctx, message.DefaultTopic)
+	}
+	if err != nil {
+		c.o.logger.Debug().Err(err).Str("topic", topic).Msg("the route was not refreshed after a refusal")
+	}
 }
 
 // cachedRoute returns the route that is known, or asks for it.

@@ -30,7 +30,7 @@ func defaults() options {
 	return options{
 		dialTimeout: time.Second, callTimeout: 10 * time.Second, slowAfter: time.Second,
 		routeTimeout: 2 * time.Second, routeEvery: 30 * time.Second,
-		minBackoff: 20 * time.Millisecond, maxBackoff: 500 * time.Millisecond,
+		minBackoff: 20 * time.Millisecond, maxBackoff: 100 * time.Millisecond,
 		producerGroup: "LEDGERMQ_TOOLS", autoCreate: true, now: time.Now, logger: zerolog.Nop(),
 	}
 }
@@ -77,7 +77,8 @@ func WithRouteTimeout(d time.Duration) Option { return func(o *options) { o.rout
 // WithRouteRefresh sets how often routes in use are asked for again without a reason. The default is 30 s.
 func WithRouteRefresh(d time.Duration) Option { return func(o *options) { o.routeEvery = d } }
 
-// WithBackoff sets the first and the longest pause between two tries. The defaults are 20 ms and 500 ms.
+// WithBackoff sets the first and the longest pause between two tries. The defaults are 20 ms and 100 ms: the longest one is
+// what a failover seems to take longer than it does.
 func WithBackoff(shortest, longest time.Duration) Option {
 	return func(o *options) { o.minBackoff, o.maxBackoff = shortest, longest }
 }
@@ -86,7 +87,8 @@ func WithBackoff(shortest, longest time.Duration) Option {
 func WithProducerGroup(group string) Option { return func(o *options) { o.producerGroup = group } }
 
 // WithoutAutoCreate makes a send to an unknown topic fail. By default it goes to the brokers that have the template topic
-// TBW102, which create the topic.
+// TBW102, which create the topic. A send with an OrderKey never creates one: the groups create it one after the other, and
+// meanwhile keys would move.
 func WithoutAutoCreate() Option { return func(o *options) { o.autoCreate = false } }
 
 // WithLogger sets where changes of routes are logged, at debug level. The default is nowhere.

@@ -210,19 +210,12 @@ func (p *Producer) deliver(ctx context.Context, out outgoing) (*remoting.Command
 			return nil, target{}, last
 		}
 		if ctx.Err() == nil {
-			p.refreshAfter(ctx, out.topic)
+			p.c.refreshAfter(ctx, out.topic, try > 0)
 			// Another group may take the message at once; only a second refusal in a row calls for patience.
 			if try > 0 || out.key != "" {
 				wait.pause(ctx)
 			}
 		}
-	}
-}
-
-// refreshAfter asks for the route again; if that fails the old one stays.
-func (p *Producer) refreshAfter(ctx context.Context, topic string) {
-	if _, err := p.c.fetchRoute(ctx, topic); err != nil {
-		p.c.o.logger.Debug().Err(err).Str("topic", topic).Msg("the route was not refreshed after a refusal")
 	}
 }
 
@@ -232,7 +225,7 @@ func (p *Producer) choose(ctx context.Context, out outgoing, avoid string) (targ
 	c := p.c
 	topic := out.topic
 	if _, err := c.cachedRoute(ctx, topic); err != nil {
-		if !errors.Is(err, ErrTopicNotFound) || !c.o.autoCreate {
+		if !errors.Is(err, ErrTopicNotFound) || !c.o.autoCreate || out.key != "" {
 			return target{}, err
 		}
 		topic = message.DefaultTopic

@@ -368,6 +368,9 @@ func TestUnknownTopic(t *testing.T) {
 	if _, err := strict.Producer().Send(within(t, patience), Message{Topic: "orders"}); !errors.Is(err, ErrNotStored) || !errors.Is(err, ErrTopicNotFound) {
 		t.Fatalf("without creation: %v", err)
 	}
+	if _, err := c.Producer().Send(within(t, patience), Message{Topic: "orders", OrderKey: "k"}); !errors.Is(err, ErrTopicNotFound) {
+		t.Fatalf("creation by a send with a key: %v", err)
+	}
 	// By the template it goes to one of four queues.
 	for range 9 {
 		r, err := c.Producer().Send(within(t, patience), Message{Topic: "orders"})
@@ -463,5 +466,36 @@ func TestHungBrokerIsAvoided(t *testing.T) {
 		if err := <-stuck; err != nil && !errors.Is(err, ErrUnknown) {
 			t.Fatalf("a stuck send: %v", err)
 		}
+	}
+}
+
+func TestAnotherNameServerKnowsMore(t *testing.T) {
+	t.Parallel()
+	ns1, _ := startNamesrv(t, nil)
+	ns2, _ := startNamesrv(t, nil)
+	log := newFakeLog()
+	old, fresh := startBroker(t, "g1", log), startBroker(t, "g1", log)
+	old.register(ns1, 0, 5, topic("orders", 1), topic("x", 1))
+	c := newClient(t, []string{ns1, ns2})
+	if _, err := c.Producer().Send(within(t, patience), Message{Topic: "orders"}); err != nil {
+		t.Fatal(err)
+	}
+	// The new master reaches only the second name server; the first one still names the old master.
+	old.setHook(answerWith(remoting.ServiceNotAvailable, "[NOT_STORED] not the master"))
+	fresh.register(ns2, 0, 6, topic("orders", 1), topic("x", 1), topic("fresh", 1))
+	for range 5 {
+		if _, err := c.Producer().Send(within(t, patience), Message{Topic: "orders"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := old.called(remoting.SendMessageV2); n > 4 {
+		t.Fatalf("the old master got %d sends: the client went back to a lower term", n)
+	}
+	// A topic that only one of them knows exists.
+	for range 3 {
+		if _, err := c.Route(within(t, patience), "fresh"); err != nil {
+			t.Fatal(err)
+		}
+		c.server.Store(0)
 	}
 }

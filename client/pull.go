@@ -131,7 +131,11 @@ func (c *Client) pull(ctx context.Context, addr string, q QueueRef, offset ids.Q
 	req.Set("subscription", o.tags)
 	req.Set("subVersion", "0")
 	req.Set("expressionType", "TAG")
-	ctx, cancel := context.WithTimeout(ctx, max(o.suspend+pullMargin, c.o.callTimeout))
+	patience := c.o.callTimeout
+	if o.suspend > 0 {
+		patience = o.suspend + pullMargin
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	resp, err := c.conns.call(ctx, addr, req)
 	if err != nil {
