@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/internal/vfs"
@@ -174,6 +176,15 @@ func TestDamage(t *testing.T) {
 		{"second slot", metaName, flip(metaSlot + 300), notAtAll},
 		{"zero-length sidecar", segmentName(0, sidecarSuffix), func(b []byte) []byte { return nil }, notAtAll},
 		{"sidecar", segmentName(64<<10, sidecarSuffix), flip(90), notAtAll},
+		{"sidecar of another life of the segment", segmentName(64<<10, sidecarSuffix), func(b []byte) []byte {
+			s, err := decodeSidecar(b)
+			if err != nil || len(s.sparse) != 1 {
+				panic("the sidecar is not as this test needs it")
+			}
+			s.generation++
+			s.sparse = append(s.sparse, sparseEntry{2, s.sparse[0].pos + 1})
+			return s.encode()
+		}, notAtAll},
 		{"zero-length lock", lockName, func(b []byte) []byte { return nil }, notAtAll},
 		{"zero-length spare", segmentName(9<<20, spareSuffix), nil, notAtAll},
 		{"half-made next", segmentName(9<<20, nextSuffix), nil, notAtAll},
@@ -592,6 +603,56 @@ func TestFillAhead(t *testing.T) {
 		t.Fatalf("segment %d is not a recycled file", s.base())
 	}
 	check(t, l.Close(true))
+}
+
+// TestWriterWaitsForFiller: the zeros of a slow filler must not land on frames that were written meanwhile.
+func TestWriterWaitsForFiller(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	o := small(fs)
+	var slow atomic.Bool
+	inside, release := make(chan struct{}), make(chan struct{})
+	o.FS = vfs.Inject(fs, func(op vfs.Op, name string, off int64, n int) error {
+		if op == vfs.OpWrite && strings.HasSuffix(name, logSuffix) && slow.CompareAndSwap(true, false) {
+			close(inside)
+			<-release
+		}
+		return nil
+	})
+	l := mustCreate(t, o)
+	defer l.Close(true)
+	var wg sync.WaitGroup
+	slow.Store(true)
+	wg.Go(func() {
+		if _, err := l.FillAhead(); err != nil {
+			t.Error(err)
+		}
+	})
+	<-inside
+	f := form(t, l, l.Tail(), 1, 6000)
+	var appended atomic.Bool
+	wg.Go(func() {
+		if err := l.Append([]Frame{f}); err != nil {
+			t.Error(err)
+		}
+		appended.Store(true)
+	})
+	fill := &l.segs[0].fill
+	for deadline := time.Now().Add(10 * time.Second); ; runtime.Gosched() {
+		fill.mu.Lock()
+		waits := fill.waits
+		fill.mu.Unlock()
+		if waits > 0 || appended.Load() {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Error("the writer neither wrote nor waited")
+			break
+		}
+	}
+	close(release)
+	wg.Wait()
+	holds(t, l, []Frame{f})
 }
 
 // TestConcurrent runs a writer, the filler and readers at once, with truncations and cuts, for the race detector. No reader may

@@ -182,12 +182,13 @@ func (s *sparse) cut(delta uint32) {
 //
 // Invariant: the filler writes only [from, to), which starts at or after done; the writer never writes there while busy.
 type fill struct {
-	mu   sync.Mutex
-	free *sync.Cond // wakes the writer when busy became false
-	busy bool
-	from int64
-	to   int64
-	done int64 // the filler goes on from here: before it are zeros or written frames
+	mu    sync.Mutex
+	free  *sync.Cond // wakes the writer when busy became false
+	busy  bool
+	from  int64
+	to    int64
+	waits int   // how often the writer ran into the filler
+	done  int64 // the filler goes on from here: before it are zeros or written frames
 }
 
 // claim is called by the writer before it writes [.., end): it waits for a filler in that range, for one step at most.
@@ -195,6 +196,7 @@ func (f *fill) claim(end int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for f.busy && f.from < end {
+		f.waits++
 		f.free.Wait()
 	}
 	f.done = max(f.done, end)
