@@ -1,0 +1,105 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/apache/rocketmq-client-go/v2/rlog"
+
+	"github.com/ledgermq/ledgermq/tests/cluster"
+)
+
+func TestMain(m *testing.M) {
+	rlog.SetLogLevel("fatal") // the official client tells its whole life otherwise
+	code := m.Run()
+	cluster.RemoveBinary()
+	os.Exit(code)
+}
+
+// start runs a cluster for one test. At the end of the test it must stop cleanly, and `log verify` must find every replica
+// equal: no test may break a log without noticing.
+func start(t *testing.T, o cluster.Options) *cluster.Cluster {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a cluster of processes; left out by -short")
+	}
+	o.Dir = t.TempDir()
+	c, err := cluster.Start(t.Context(), o)
+	if err != nil {
+		t.Fatalf("starting a cluster: %v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("output:\n%s\nlogs:\n%s", c.Output(), c.Logs())
+		}
+		if err := c.Stop(); err != nil {
+			t.Errorf("stopping the cluster: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if out, err := c.Run(ctx, "log", "verify", c.Dir); err != nil {
+			t.Errorf("log verify: %v\n%s", err, out)
+		}
+	})
+	return c
+}
+
+// within is a context that ends after d, or with the test.
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), d, fmt.Errorf("not within %v", d))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// eventually polls until holds returns true; an error ends the test at once.
+func eventually(t *testing.T, d time.Duration, what string, holds func() (bool, error)) {
+	t.Helper()
+	if err := cluster.Poll(within(t, d), what, holds); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// groupInfo is what the tests read of `admin group list --json`.
+type groupInfo struct {
+	Name   string `json:"name"`
+	State  string `json:"state"`
+	Master *struct {
+		Node string `json:"node"`
+		Term string `json:"term"`
+		Live bool   `json:"live"`
+	} `json:"master"`
+	Replicas []struct {
+		Node   string `json:"node"`
+		Live   bool   `json:"live"`
+		Role   string `json:"role"`
+		Parked string `json:"parked"`
+	} `json:"replicas"`
+}
+
+func groups(t *testing.T, c *cluster.Cluster) []groupInfo {
+	t.Helper()
+	var list []groupInfo
+	if err := c.AdminJSON(within(t, 20*time.Second), &list, "group", "list"); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// masterOf returns the node of a group's living master, waiting for one.
+func masterOf(t *testing.T, c *cluster.Cluster, group string) string {
+	t.Helper()
+	node := ""
+	eventually(t, 30*time.Second, "a master of "+group, func() (bool, error) {
+		for _, g := range groups(t, c) {
+			if g.Name == group && g.Master != nil && g.Master.Live {
+				node = g.Master.Node
+			}
+		}
+		return node != "", nil
+	})
+	return node
+}
