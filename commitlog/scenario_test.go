@@ -771,3 +771,32 @@ func concurrent(t *testing.T, o Options, steps int) {
 	check(t, l.Close(true))
 	check(t, Verify(o, 0, nil))
 }
+
+// TestCutWhileRead: a segment that somebody reads is removed, not used again under the reader.
+func TestCutWhileRead(t *testing.T) {
+	t.Parallel()
+	for _, reading := range []bool{true, false} {
+		l := mustCreate(t, small(vfs.NewMem()))
+		frames := grow(t, l, 1, 12, 8000)
+		check(t, l.Sync())
+		var s spot
+		if reading {
+			var err error
+			s, err = l.locate(1)
+			check(t, err)
+		}
+		check(t, l.CutFront(64<<10))
+		if kept := len(l.spares) == 1; kept == reading {
+			t.Fatalf("reading %v, kept %v", reading, kept)
+		}
+		grow(t, l, 1, 20, 8000) // some segments more
+		if reading {
+			f, err := l.readRef(s.seg, 1, frames[0].Ref(), nil)
+			if err != nil || !bytes.Equal(f, frames[0]) {
+				t.Fatalf("the reader's segment changed: %v", err)
+			}
+			s.seg.release()
+		}
+		check(t, l.Close(true))
+	}
+}
