@@ -5,10 +5,10 @@ import (
 	"bytes"
 	"compress/zlib"
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -70,12 +70,59 @@ func TestBodyForms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "register-unpacked.hex", []byte(hex.EncodeToString(unpacked)))
+	golden(t, "register-unpacked.txt", listing(t, unpacked))
 	if got, err = DecodeRegisterBody(packed, true); err != nil || !reflect.DeepEqual(got, b) {
 		t.Fatalf("the compressed form came back as %+v, %v", got, err)
 	}
 	if got, err := DecodeRegisterBody(nil, true); err != nil || len(got.Topics) != 0 {
 		t.Fatalf("no body: %+v, %v", got, err)
+	}
+}
+
+// listing shows the unpacked compressed form: a number as 8 hexadecimal digits, a text in quotes behind its length.
+func listing(t *testing.T, b []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	number := func() int {
+		n := int(binary.BigEndian.Uint32(b))
+		fmt.Fprintf(&out, "%x", b[:4])
+		b = b[4:]
+		return n
+	}
+	text := func() {
+		n := number()
+		fmt.Fprintf(&out, " %q\n", b[:n])
+		b = b[n:]
+	}
+	text()
+	topics := number()
+	out.WriteByte('\n')
+	for range topics {
+		text()
+	}
+	text()
+	number()
+	if len(b) > 0 {
+		t.Fatalf("%d bytes are left", len(b))
+	}
+	return out.Bytes()
+}
+
+// TestPageShowsGoldenBytes holds docs/format/namesrv.md to the files of testdata.
+func TestPageShowsGoldenBytes(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/format/namesrv.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"register.json", "register-unpacked.txt", "route.json", "route-old.txt", "cluster.json", "cluster-old.txt"} {
+		want, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Contains(page, bytes.TrimSpace(want)) {
+			t.Errorf("the page does not show %s", name)
+		}
 	}
 }
 

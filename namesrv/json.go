@@ -62,6 +62,7 @@ func (d dialect) appendBroker(dst []byte, b BrokerData) []byte {
 
 // appendRoute appends a TopicRouteData.
 func (d dialect) appendRoute(dst []byte, r TopicRoute) []byte {
+	dst = slices.Grow(dst, 128+(len(r.Brokers)+len(r.Queues))*160)
 	dst = append(dst, `{"brokerDatas":[`...)
 	for i, b := range r.Brokers {
 		if i > 0 {

@@ -118,6 +118,8 @@ type group struct {
 	termOfPlace map[ids.BrokerID]ids.Term
 	termOfAddr  map[string]ids.Term
 
+	data BrokerData // what answers say of the group; see rebuild
+
 	topics       map[string]TopicConfig
 	topicVersion DataVersion
 	topicTerm    ids.Term
@@ -193,6 +195,7 @@ func (r *Routes) Register(now time.Time, reg Registration) (Registered, error) {
 	if reg.BrokerID == ids.MasterBrokerID {
 		r.setTopics(g, reg)
 	}
+	g.rebuild()
 	if reg.ClusterID != "" {
 		r.clusterID = reg.ClusterID
 	}
@@ -331,6 +334,7 @@ func (r *Routes) leaveIf(now time.Time, leaves func(*place) bool) []Removed {
 // leave takes a place out of the table. With the last one the group's topics go, its terms stay.
 func (r *Routes) leave(now time.Time, g *group, p *place) {
 	g.drop(p)
+	g.rebuild()
 	if len(g.places) > 0 {
 		return
 	}

@@ -3,6 +3,7 @@ package namesrv
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -197,6 +198,10 @@ func (r *Routes) check(t *testing.T) {
 			if g.termOfAddr[p.addr] < p.term || g.termOfPlace[id] < p.term {
 				t.Fatalf("group %s: the terms of place %d fell", name, id)
 			}
+		}
+		shown := g.data
+		if g.rebuild(); !reflect.DeepEqual(shown, g.data) {
+			t.Fatalf("group %s: answers say %+v, the table %+v", name, shown, g.data)
 		}
 		if len(g.places) == 0 && len(g.topics) > 0 {
 			t.Fatalf("group %s has topics but no address", name)

@@ -52,17 +52,19 @@ func (r *Routes) Topic(name string) (TopicRoute, bool) {
 		route.Queues = append(route.Queues, QueueData{
 			Group: g.name, ReadQueues: t.ReadQueues, WriteQueues: t.WriteQueues, Perm: t.Perm, SysFlag: t.SysFlag,
 		})
-		route.Brokers = append(route.Brokers, g.data())
+		route.Brokers = append(route.Brokers, g.data)
 	}
 	return route, true
 }
 
-func (g *group) data() BrokerData {
+// rebuild makes the group's part of answers anew, after each change. Answers share it, so it is replaced and never changed.
+func (g *group) rebuild() {
 	d := BrokerData{Cluster: g.cluster, Group: g.name, Zone: g.zone, Acting: g.acting, Term: g.termOfPlace[ids.MasterBrokerID]}
+	d.Addrs = make([]BrokerAddr, 0, len(g.places))
 	for _, id := range slices.Sorted(maps.Keys(g.places)) {
 		d.Addrs = append(d.Addrs, BrokerAddr{ID: id, Addr: g.places[id].addr})
 	}
-	return d
+	g.data = d
 }
 
 // Cluster is the answer to 106: all groups that have an address, sorted by name.
@@ -70,7 +72,7 @@ func (r *Routes) Cluster() []BrokerData {
 	var all []BrokerData
 	for _, g := range r.groups {
 		if len(g.places) > 0 {
-			all = append(all, g.data())
+			all = append(all, g.data)
 		}
 	}
 	slices.SortFunc(all, func(a, b BrokerData) int { return strings.Compare(a.Group, b.Group) })
