@@ -113,7 +113,7 @@ func TestJavaSurvivesKill(t *testing.T) {
 	defer watchdog.Stop()
 
 	lines := make(chan string, 1<<17) // room for what comes while a member is down
-	go func() { // ends with the process
+	go func() {                       // ends with the process
 		defer close(lines)
 		for s := bufio.NewScanner(stdout); s.Scan(); {
 			lines <- s.Text()
