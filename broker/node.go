@@ -46,6 +46,8 @@ type Node struct {
 
 	transport  atomic.Pointer[peer.Transport] // nil until the cluster id is known
 	diskFull   atomic.Bool
+	beats      atomic.Uint64   // heartbeats that a controller answered
+	beat       chan struct{}   // asks for the next one at once
 	heard      atomic.Int64    // unix ms of the last heartbeat that a controller answered
 	kick       []chan struct{} // one for each registrar
 	registrars []*registrar
@@ -64,6 +66,8 @@ type hosted struct {
 	parked  string   // why it did not open; "" otherwise
 	opening bool     // a goroutine works on it
 	r       *Replica // nil until open
+	starts  uint64   // of the log that is being opened, told to the controller before the replica takes part
+	seen    uint64   // greatest start counter that the controller has told
 }
 
 // OpenNode takes the data folder and checks that it is this node's. It returns vfs.ErrLocked when another process uses the
@@ -82,7 +86,7 @@ func OpenNode(o NodeOptions) (*Node, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("broker: lock data folder %s: %w", o.Dir, err)
 	}
-	n := &Node{o: o, lock: lock, replicas: map[ids.GroupID]*hosted{}, failed: make(chan struct{}),
+	n := &Node{o: o, lock: lock, replicas: map[ids.GroupID]*hosted{}, beat: make(chan struct{}, 1), failed: make(chan struct{}),
 		log: o.Logger.With().Str("node", string(o.ID)).Logger()}
 	n.metrics = newCollector(n)
 	n.ctx, n.stop = context.WithCancel(context.Background())
@@ -366,6 +370,40 @@ func (n *Node) openKnown() {
 	}
 }
 
+// announce tells the controller the start counter of a log that has just been opened, and returns the greatest one that it knows:
+// a copy of the folder that starts later is then known as a backup. Without a controller it gives up after a while.
+func (n *Node) announce(id ids.GroupID, starts uint64) (seen uint64) {
+	n.mu.Lock()
+	n.replicas[id].starts = starts
+	n.mu.Unlock()
+	after := n.beats.Load() + 1 // the heartbeat under way may not carry it yet
+	give := time.NewTimer(patience)
+	defer give.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for waiting := true; waiting && n.beats.Load() <= after; {
+		signal(n.beat)
+		select {
+		case <-tick.C:
+		case <-give.C:
+			waiting = false
+			n.log.Warn().Stringer("group_id", id).Msg("no controller could confirm that this folder is not a restored backup")
+		case <-n.ctx.Done():
+			waiting = false
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.replicas[id].seen
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
 // park closes an open replica that turned out to have lost its identity, as a crash would: nothing of it may be written or sent
 // any more.
 func (n *Node) park(r *Replica, why string) {
@@ -390,6 +428,7 @@ func (n *Node) park(r *Replica, why string) {
 func (n *Node) openReplica(id ids.GroupID, record *raftlog.EpochRecord, starts uint64) {
 	n.mu.Lock()
 	h := n.replicas[id]
+	h.seen = max(h.seen, starts)
 	if h.opening || h.r != nil || h.parked != "" {
 		n.mu.Unlock()
 		return

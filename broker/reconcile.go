@@ -41,6 +41,7 @@ func (n *Node) controllerLoop() {
 		}
 		select {
 		case <-tick.C:
+		case <-n.beat:
 		case <-n.ctx.Done():
 			return
 		}
@@ -93,6 +94,7 @@ func (n *Node) controllerTurn(registered *bool) error {
 		return err
 	}
 	n.reconcile(resp)
+	n.beats.Add(1)
 	return nil
 }
 
@@ -113,6 +115,7 @@ func (n *Node) report(check, cluster []byte) *controllerpb.HeartbeatRequest {
 		if h.parked != "" {
 			rep.Role = controllerpb.Role_ROLE_PARKED
 		}
+		rep.Starts = h.starts
 		if h.r != nil {
 			h.r.report(rep)
 			req.Addresses.Clients[h.file.Group] = h.r.advertise

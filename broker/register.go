@@ -164,10 +164,7 @@ func (r *Replica) registration() *remoting.Command {
 // kickRegistrars makes every registrar run soon. It never blocks.
 func (n *Node) kickRegistrars() {
 	for _, k := range n.kick {
-		select {
-		case k <- struct{}{}:
-		default:
-		}
+		signal(k)
 	}
 }
 

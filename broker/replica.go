@@ -112,7 +112,13 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	if r.clog, err = commitlog.Open(logOptions(n.o, dir, ids.ClusterID(cluster), gid, f.SegmentSize)); err != nil {
 		return nil, fmt.Errorf("open the commit log: %w", err)
 	}
-	if own := r.clog.Meta().Starts; own <= starts {
+	own := r.clog.Meta().Starts
+	if own > starts {
+		if seen := n.announce(gid, own); seen > own {
+			starts = seen
+		}
+	}
+	if own <= starts {
 		return nil, errors.Join(fmt.Errorf(remarkBackup, own, starts), r.clog.Close(false))
 	}
 	if err := r.recover(); err != nil {
