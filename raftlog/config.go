@@ -118,10 +118,12 @@ func (c *Config) Validate() error {
 	if c.MaxInflightFrames < 1 || c.MaxInflightFrames > 64 {
 		bad("MaxInflightFrames %d: want 1 to 64", c.MaxInflightFrames)
 	}
-	for name, v := range map[string]int64{"Message": c.Limits.Message, "Inflight": c.Limits.Inflight, "Uncommitted": c.Limits.Uncommitted,
-		"Window": c.Limits.Window, "Inbox": c.Limits.Inbox} {
-		if v < 1 {
-			bad("Limits.%s %d is not positive", name, v)
+	for _, l := range []struct {
+		name  string
+		bytes int64
+	}{{"Message", c.Limits.Message}, {"Inflight", c.Limits.Inflight}, {"Uncommitted", c.Limits.Uncommitted}, {"Window", c.Limits.Window}, {"Inbox", c.Limits.Inbox}} {
+		if l.bytes < 1 {
+			bad("Limits.%s %d is not positive", l.name, l.bytes)
 		}
 	}
 	return errors.Join(faults...)
