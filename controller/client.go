@@ -24,7 +24,7 @@ const maxMessage = 64 << 20
 const maxLearned = 16
 
 // Client calls the controllers of a cluster: it tries every address, follows the leader, and repeats what no leader answered
-// until the caller's context ends. A call without a deadline gets the call timeout. Every call can be repeated safely, so an
+// until the caller's context ends. Only when all of them refuse the secret it gives up at once. A call without a deadline gets the call timeout. Every call can be repeated safely, so an
 // ErrUnavailable may be followed by the same call again. A dead, stopped or black-holed controller costs a call at most its
 // share of the time, and never holds it beyond its context. Safe for use from any goroutine.
 type Client struct {
@@ -211,8 +211,8 @@ func (c *Client) do(ctx context.Context, fn func(context.Context, pb.ControllerC
 	for {
 		err := c.tryRound(ctx, fn)
 		var unavailable *unavailableError
-		if err == nil || !errors.As(err, &unavailable) {
-			return err
+		if err == nil || !errors.As(err, &unavailable) || unavailable.secrets == len(unavailable.said) {
+			return err // also when every controller refuses the secret: asking again does not change it
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -272,15 +272,17 @@ func (c *Client) tryRound(ctx context.Context, fn func(context.Context, pb.Contr
 
 // unavailableError is ErrUnavailable with what each address said.
 type unavailableError struct {
-	said   []string
-	secret bool
+	said    []string
+	secrets int // how many of them refused the secret
 }
 
 func (e *unavailableError) add(t *target, err error) {
 	text := err.Error()
 	if h := t.handshake.Load(); h != nil {
 		text = (*h).Error()
-		e.secret = e.secret || errors.Is(*h, ErrSecret)
+		if errors.Is(*h, ErrSecret) {
+			e.secrets++
+		}
 	}
 	text = strings.TrimPrefix(text, "rpc error: code = Unavailable desc = ")
 	e.said = append(e.said, t.addr+": "+strings.ReplaceAll(text, "\n", " "))
@@ -291,7 +293,7 @@ func (e *unavailableError) Error() string {
 }
 
 func (e *unavailableError) Is(target error) bool {
-	return target == ErrUnavailable || e.secret && target == ErrSecret
+	return target == ErrUnavailable || e.secrets > 0 && target == ErrSecret
 }
 
 // RegisterNode makes this process the one that speaks for the node. While another process of the node is alive it is refused

@@ -60,7 +60,7 @@ func (c *cluster) options(id string, l net.Listener) Options {
 	}
 	o := Options{
 		Dir: c.dirs[id], ID: id, Listener: l, Peers: c.addrs, Bootstrap: true, Secret: c.secret,
-		TickInterval: 10 * time.Millisecond, NodeSilence: 300 * time.Millisecond, MinSegmentSize: 64 << 10, Logger: logger,
+		TickInterval: 20 * time.Millisecond, NodeSilence: 400 * time.Millisecond, MinSegmentSize: 64 << 10, Logger: logger,
 	}
 	if c.tune != nil {
 		c.tune(&o)
@@ -144,7 +144,7 @@ func (c *cluster) client() *Client {
 
 func dial(t *testing.T, addrs []string, secret []byte, opts ...DialOption) *Client {
 	t.Helper()
-	client, err := Dial(addrs, secret, append([]DialOption{WithAttemptTimeout(700 * time.Millisecond), WithCallTimeout(10 * time.Second)}, opts...)...)
+	client, err := Dial(addrs, secret, append([]DialOption{WithAttemptTimeout(2 * time.Second), WithCallTimeout(time.Minute)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func dial(t *testing.T, addrs []string, secret []byte, opts ...DialOption) *Clie
 // eventually polls until fn has no error.
 func eventually(t *testing.T, what string, fn func() error) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -172,7 +172,7 @@ func eventually(t *testing.T, what string, fn func() error) {
 
 func ctxFor(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

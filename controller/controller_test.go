@@ -2,6 +2,7 @@ package controller
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -44,24 +45,28 @@ func TestGroupLife(t *testing.T) {
 			}
 
 			// Two nodes create their replicas; the third is dead, and named.
-			for range 2 {
+			eventually(t, "waiting for the third", func() error {
 				nodes[0].mustBeat()
 				nodes[1].mustBeat()
-			}
-			groups, err := admin.ListGroups(ctx)
-			if err != nil || len(groups) != 1 {
-				t.Fatalf("groups %v, %v", groups, err)
-			}
-			if g := groups[0]; g.GetState() != pb.GroupState_GROUP_STATE_PENDING || !slices.Equal(g.GetWaitingFor(), []string{"n3"}) {
-				t.Fatalf("the group is %v and waits for %v", g.GetState(), g.GetWaitingFor())
-			}
+				groups, err := admin.ListGroups(ctx)
+				if err != nil || len(groups) != 1 {
+					return fmt.Errorf("groups %v, %v", groups, err)
+				}
+				if g := groups[0]; g.GetState() != pb.GroupState_GROUP_STATE_PENDING || !slices.Equal(g.GetWaitingFor(), []string{"n3"}) {
+					return fmt.Errorf("the group is %v and waits for %v", g.GetState(), g.GetWaitingFor())
+				}
+				return nil
+			})
 
 			// It comes, and the group has its first epoch.
-			nodes[2].mustBeat()
-			resp := nodes[2].mustBeat()
-			if len(resp.GetReplicas()) != 1 || resp.GetReplicas()[0].GetEpoch() != 1 {
-				t.Fatalf("wanted replicas: %v", resp.GetReplicas())
-			}
+			var resp *pb.HeartbeatResponse
+			eventually(t, "the first epoch", func() error {
+				resp = nodes[2].mustBeat()
+				if len(resp.GetReplicas()) != 1 || resp.GetReplicas()[0].GetEpoch() != 1 {
+					return fmt.Errorf("wanted replicas: %v", resp.GetReplicas())
+				}
+				return nil
+			})
 			record, err := raftlog.DecodeEpochRecord(resp.GetReplicas()[0].GetEpochRecord())
 			if err != nil {
 				t.Fatal(err)
@@ -82,24 +87,40 @@ func TestGroupLife(t *testing.T) {
 				n.mustBeat()
 				n.mustBeat()
 			}
+			eventually(t, "the order to campaign", func() error {
+				nodes[1].mustBeat()
+				if nodes[1].campaign["g-1"] == 0 {
+					return errors.New("it was not given")
+				}
+				return nil
+			})
 			if nodes[1].campaign["g-1"] == 0 || nodes[0].campaign["g-1"]+nodes[2].campaign["g-1"] > 0 {
 				t.Errorf("told to campaign: n1 %d, n2 %d, n3 %d", nodes[0].campaign["g-1"], nodes[1].campaign["g-1"], nodes[2].campaign["g-1"])
 			}
 			nodes[1].lead["g-1"] = 1<<32 | 1
-			nodes[1].mustBeat()
+			stop := nodes[1].live()
 			g, err := admin.WaitGroup(ctx, "g-1")
 			if err != nil || g.GetMaster().GetNodeId() != "n2" || g.GetMaster().GetTerm() != 1<<32|1 || g.GetMaster().GetClientAddress() == "" {
 				t.Fatalf("master %v, %v", g.GetMaster(), err)
 			}
 
+			stop()
+
 			// The highest term wins, and there is no way back.
 			nodes[0].lead["g-1"] = 1<<32 | 5
-			nodes[0].mustBeat()
-			nodes[1].mustBeat()
-			resp = nodes[2].mustBeat()
 			first, _ := onlyReplica(t, nodes[0])
-			if w := resp.GetReplicas()[0]; w.GetMasterReplicaId() != first || w.GetMasterTerm() != 1<<32|5 {
-				t.Errorf("master is replica %d of term %d", w.GetMasterReplicaId(), w.GetMasterTerm())
+			eventually(t, "the master of the higher term", func() error {
+				nodes[0].mustBeat()
+				nodes[1].mustBeat()
+				resp = nodes[2].mustBeat()
+				if w := resp.GetReplicas()[0]; w.GetMasterReplicaId() != first || w.GetMasterTerm() != 1<<32|5 {
+					return fmt.Errorf("master is replica %d of term %d", w.GetMasterReplicaId(), w.GetMasterTerm())
+				}
+				return nil
+			})
+			nodes[1].mustBeat()
+			if w := nodes[2].mustBeat().GetReplicas()[0]; w.GetMasterReplicaId() != first {
+				t.Errorf("the master went back to replica %d", w.GetMasterReplicaId())
 			}
 			if w := resp.GetReplicas()[0]; len(w.GetOthers()) != 2 || w.GetOthers()[0].GetPeerAddress() == "" || w.GetOthers()[0].GetClientAddress() == "" {
 				t.Errorf("others %v", w.GetOthers())
@@ -126,9 +147,7 @@ func TestGroupLife(t *testing.T) {
 			if after.GetMaster().GetLive() {
 				t.Error("the master is live before any heartbeat")
 			}
-			for _, n := range nodes {
-				n.mustBeat()
-			}
+			nodes[0].live()
 			if _, err := admin.WaitGroup(ctx, "g-1"); err != nil {
 				t.Error(err)
 			}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +23,7 @@ import (
 func TestLeaderKilledWhileCreating(t *testing.T) {
 	t.Parallel()
 	const kills = 50
-	c := newCluster(t, 3, func(o *Options) { o.TickInterval = 5 * time.Millisecond; o.CompactEvery = 50 })
+	c := newCluster(t, 3, func(o *Options) { o.CompactEvery = 50 })
 	for _, id := range []string{"n1", "n2", "n3"} {
 		n := newNode(t, c, id)
 		n.mustRegister()
@@ -36,7 +37,7 @@ func TestLeaderKilledWhileCreating(t *testing.T) {
 		wait := time.Duration(r.IntN(6000)) * time.Microsecond
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			if _, err := admin.CreateGroup(ctx, request(name, 2, 3, "n1", "n2", "n3")); err != nil {
 				t.Errorf("creating %s: %v", name, err)
@@ -354,12 +355,7 @@ func TestSecrets(t *testing.T) {
 		{"not expected", open.addrs["c1"], "a secret", false},
 	} {
 		client := dial(t, []string{test.addr}, []byte(test.secret))
-		ctx, cancel := context.WithTimeout(context.Background(), 600*time.Millisecond)
-		if test.ok {
-			ctx = ctxFor(t)
-		}
-		_, err := client.Members(ctx)
-		cancel()
+		_, err := client.Members(ctxFor(t)) // a refusal comes at once, long before the context ends
 		if test.ok != (err == nil) || !test.ok && !errors.Is(err, ErrSecret) {
 			t.Errorf("%s: %v", test.name, err)
 		}
@@ -435,10 +431,8 @@ func TestDeadControllers(t *testing.T) {
 	if _, err := client.Members(ctxFor(t)); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-	defer cancel()
-	if _, err := client.Members(ctx); err != nil { // it goes there at once now
-		t.Error(err)
+	if queue, err := client.round(); err != nil || queue[0].addr != c.addrs["c1"] { // it goes there at once now
+		t.Errorf("the next call begins with %v, %v", queue[0].addr, err)
 	}
 
 	only := dial(t, holes, c.secret)
@@ -449,8 +443,9 @@ func TestDeadControllers(t *testing.T) {
 	if took := time.Since(began); !errors.Is(err, ErrUnavailable) || took > 3*time.Second {
 		t.Errorf("dead controllers only: %v after %v", err, took)
 	}
-	if strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), holes[0]) {
-		t.Errorf("the error does not name the addresses in one line: %v", err)
+	named := slices.ContainsFunc(holes, func(h string) bool { return strings.Contains(err.Error(), h) })
+	if strings.Contains(err.Error(), "\n") || !named {
+		t.Errorf("the error does not name an address in one line: %v", err)
 	}
 	must(t, only.Close())
 	if _, err := only.Members(ctxFor(t)); !errors.Is(err, ErrClosed) {

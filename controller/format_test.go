@@ -6,10 +6,13 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -70,13 +73,17 @@ func TestGoldenCommands(t *testing.T) {
 	}
 }
 
-// goldenState is what the golden commands make.
+// goldenState is what the golden commands make, with two more nodes registered.
 func goldenState(t testing.TB) *State {
 	s := newState()
-	for _, c := range []int{0, 1, 3, 2} {
-		if err := s.Apply(goldenCommands()[c].c); err != nil && c != 3 {
-			t.Fatal(err)
-		}
+	g := goldenCommands()
+	for _, c := range []command{
+		g[0].c, g[1].c,
+		&registerCommand{Node: "n2", CheckCode: hexOf(0xcd), Session: hexOf(0x5f)},
+		&registerCommand{Node: "n3", CheckCode: hexOf(0xce), Session: hexOf(0x60)},
+		g[3].c, g[2].c,
+	} {
+		must(t, s.Apply(c))
 	}
 	return s
 }
@@ -276,4 +283,34 @@ func TestCrashWhileMaking(t *testing.T) {
 		t.Errorf("loaded %+v", l)
 	}
 	must(t, st.close())
+}
+
+// oneConn is a connection on which the peer said what is in it, and hears nothing.
+type oneConn struct {
+	net.Conn
+	io.Reader
+}
+
+func (c oneConn) Read(p []byte) (int, error) { return c.Reader.Read(p) }
+func (oneConn) Write(p []byte) (int, error)  { return len(p), nil }
+func (oneConn) Close() error                 { return nil }
+func (oneConn) SetDeadline(time.Time) error  { return nil }
+func (oneConn) RemoteAddr() net.Addr         { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// Nothing that was said before the server's nonce was drawn can be a proof, with or without the secret.
+func FuzzHandshake(f *testing.F) {
+	f.Add(append([]byte("LMQC\x01\x01"), make([]byte, 64)...))
+	f.Add(append([]byte("LMQC\x01\x00"), make([]byte, 64)...))
+	f.Add([]byte("LMQC\x02\x01"))
+	f.Add([]byte("GET / HTTP/1.1\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		server := &secretCredentials{secret: []byte("s")}
+		if _, _, err := server.ServerHandshake(oneConn{Reader: bytes.NewReader(b)}); err == nil {
+			t.Fatal("the server takes a client without a proof")
+		}
+		client := &secretCredentials{secret: []byte("s")}
+		if err := client.clientHandshake(oneConn{Reader: bytes.NewReader(b)}); err == nil {
+			t.Fatal("the client takes a server without a proof")
+		}
+	})
 }
