@@ -83,7 +83,7 @@ func (n *instance) start(rec *raftlog.EpochRecord) {
 	}
 	m := newRecorder()
 	cfg := raftlog.Config{Cluster: n.c.record.Cluster, Group: n.c.record.Group, Record: rec, Replica: n.self.ID, Incarnation: n.self.Incarnation,
-		Log: log, SM: m, Send: func(to ids.NodeID, envs []peer.Envelope) { n.c.send(n.self.Node, to, envs) },
+		Log: log, SM: m, Send: n.sender(),
 		Tick: 10 * time.Millisecond}
 	if n.c.config != nil {
 		n.c.config(&cfg)
@@ -96,6 +96,10 @@ func (n *instance) start(rec *raftlog.EpochRecord) {
 	n.c.mu.Lock()
 	n.log, n.m, n.g = log, m, g
 	n.c.mu.Unlock()
+}
+
+func (n *instance) sender() func(ids.NodeID, []peer.Envelope) {
+	return func(to ids.NodeID, envs []peer.Envelope) { n.c.send(n.self.Node, to, envs) }
 }
 
 // send passes envelopes on, as the transport would.
