@@ -278,6 +278,9 @@ func (g *Group) turn(tick bool) {
 	g.send(out.Sends)
 	g.queue.put(out.Jobs)
 	g.publish(tick)
+	if r.More() {
+		signal(g.wake)
+	}
 	g.cfg.SM.Flush()
 }
 

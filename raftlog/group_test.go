@@ -527,3 +527,62 @@ func TestGroupClosed(t *testing.T) {
 	g.Wake()
 	g.Campaign()
 }
+
+// TestGroupFirstRecord starts replicas that know no record, hands it out, and names the first master at once.
+func TestGroupFirstRecord(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, nil)
+	for i := 1; i <= 3; i++ {
+		c.node(i).start(nil)
+	}
+	if s := c.node(1).g.Status(); s.Epoch != 0 || s.Role != raftlog.RoleFollower || s.Parked == "" {
+		t.Errorf("without a record: %+v", s)
+	}
+	foreign := c.record
+	foreign.Group[5]++
+	if err := c.node(1).g.Adopt(foreign); !errors.Is(err, raftlog.ErrForeignRecord) {
+		t.Errorf("a record of another group: %v", err)
+	}
+	if err := c.node(1).g.Adopt(raftlog.EpochRecord{}); !errors.Is(err, raftlog.ErrEpochRecord) {
+		t.Errorf("an empty record: %v", err)
+	}
+	// Only replica 1 gets the record from its controller; the others get it with its vote request.
+	if err := c.node(1).g.Adopt(c.record); err != nil {
+		t.Fatal(err)
+	}
+	c.node(1).g.Campaign()
+	m := c.master(t)
+	if out := <-m.m.send("a"); out != "ok" {
+		t.Error(out)
+	}
+	eventually(t, "all to have it", func() bool {
+		return len(c.node(1).m.list()) == 1 && len(c.node(2).m.list()) == 1 && len(c.node(3).m.list()) == 1
+	})
+}
+
+// TestGroupCatchesUp lets a follower miss more than a turn applies and a message carries, and come back.
+func TestGroupCatchesUp(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, func(cfg *raftlog.Config) { cfg.Limits.Window = 1 })
+	c.startAll()
+	c.node(1).g.Campaign()
+	m := c.master(t)
+	away := c.node(3)
+	if m == away {
+		away = c.node(2)
+	}
+	away.kill()
+	body := string(bytes.Repeat([]byte{'z'}, 12_000))
+	const n = 600 // 7 MB
+	for range n {
+		if out := <-m.m.send(body); out != "ok" {
+			t.Fatal(out)
+		}
+	}
+	away.start(nil)
+	eventually(t, "the follower to catch up", func() bool { return len(away.m.list()) == n })
+	// Its own restart replays all of it.
+	away.kill()
+	away.start(nil)
+	eventually(t, "the follower to replay", func() bool { return len(away.m.list()) == n })
+}

@@ -35,29 +35,28 @@ func (p *proposals) bytes() (n int64) {
 	return n
 }
 
-// applied tells that entry i was applied, and returns the token that belongs to it, if any.
-func (p *proposals) applied(sm StateMachine, i ids.Index, term ids.Term) any {
+// applied tells that entry i was applied, and returns what was pending for it; its token is nil when nothing was.
+func (p *proposals) applied(sm StateMachine, i ids.Index, term ids.Term) (own pending) {
 	for len(p.inflight) > 0 && p.inflight[0].index <= i {
 		p.inflight = p.inflight[1:]
 	}
-	var token any
 	for len(p.waiting) > 0 && p.waiting[0].index <= i {
 		w := p.waiting[0]
 		p.waiting = p.waiting[1:]
 		if w.index == i && w.term == term {
-			token = w.token
+			own = w
 		} else if w.token != nil {
 			// Another entry is committed in its place.
 			sm.Abandon(w.token, NotStored)
 		}
 	}
-	return token
+	return own
 }
 
 // keep holds the token of an applied entry until it is acknowledged.
-func (p *proposals) keep(i ids.Index, token any) {
-	if token != nil {
-		p.unacked = append(p.unacked, pending{index: i, token: token})
+func (p *proposals) keep(own pending) {
+	if own.token != nil {
+		p.unacked = append(p.unacked, own)
 	}
 }
 

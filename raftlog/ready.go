@@ -13,11 +13,11 @@ import (
 // Turn does all that follows from the inputs since the last turn: it applies what is committed, tells what is acknowledged,
 // and forms and proposes the next frames. now is the time in milliseconds since 1970.
 func (r *Replica) Turn(now int64) {
-	r.now = now
+	r.now, r.more, r.turnBytes = now, false, 0
 	r.guard(func() {
 		r.drain()
 		r.settle()
-		for r.mayForm() && r.propose() {
+		for !r.more && r.mayForm() && r.propose() {
 			r.drain()
 			r.settle()
 		}
@@ -29,9 +29,22 @@ func (r *Replica) Turn(now int64) {
 	r.tellRole()
 }
 
-// drain takes from Raft all that it has ready.
+// maxTurnBytes bounds the frames that one turn applies, so that a replica which has much to replay still hears of time and votes.
+const maxTurnBytes = 4 << 20
+
+// More tells that the last turn stopped before all was done: the next one is due at once.
+func (r *Replica) More() bool { return r.more }
+
+// drain takes from Raft all that it has ready, but for entries to apply above maxTurnBytes.
+//
+// Invariant: the first Ready takes all new entries and messages; those after it only carry committed entries. So when it stops
+// early no staged frame is forgotten, and no frame is formed.
 func (r *Replica) drain() {
-	for r.rn != nil && !r.seal.active() && r.rn.HasReady() {
+	for n := 0; r.rn != nil && !r.seal.active() && r.rn.HasReady(); n++ {
+		if n > 0 && r.turnBytes > maxTurnBytes {
+			r.more = true
+			break
+		}
 		r.ready(r.rn.Ready())
 	}
 	clear(r.staged)
@@ -249,7 +262,8 @@ func (r *Replica) apply(m *pb.Message) {
 			r.park(fmt.Sprintf("committed entry %d could not be read", i), err)
 			return
 		}
-		c := Committed{Index: i, Term: term, Time: f.Time(), Frame: f, Token: r.form.applied(r.sm, i, term)}
+		own := r.form.applied(r.sm, i, term)
+		c := Committed{Index: i, Term: term, Time: f.Time(), Frame: f, Token: own.token}
 		if err := r.sm.Apply(c); err != nil {
 			if c.Token != nil {
 				r.sm.Abandon(c.Token, Unknown)
@@ -257,8 +271,9 @@ func (r *Replica) apply(m *pb.Message) {
 			r.park(fmt.Sprintf("committed entry %d could not be applied", i), err)
 			return
 		}
-		r.applied, r.appliedTerm = i, term
-		r.form.keep(i, c.Token)
+		r.applied = i
+		r.turnBytes += len(f)
+		r.form.keep(own)
 		if i == r.ownEmpty && r.leading {
 			r.tellRole()
 		}

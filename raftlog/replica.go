@@ -55,20 +55,21 @@ type Replica struct {
 	outstanding int // jobs given out and not completed
 	out         Output
 
-	now         int64
-	ticks       int64
-	lead        ids.ReplicaID
-	leading     bool
-	state       raft.StateType
-	ownEmpty    ids.Index // the entry with which this leadership began, 0 when it is not shown yet
-	role        Role
-	roleTold    bool
-	commit      ids.Index
-	applied     ids.Index
-	appliedTerm ids.Term
-	synced      ids.Index
-	cuts        int64 // truncations so far: a job given out before the last one says nothing about what is durable
-	maxTime     int64 // of all frames this replica has had
+	now       int64
+	more      bool // see More
+	turnBytes int  // of frames applied in this turn
+	ticks     int64
+	lead      ids.ReplicaID
+	leading   bool
+	state     raft.StateType
+	ownEmpty  ids.Index // the entry with which this leadership began, 0 when it is not shown yet
+	role      Role
+	roleTold  bool
+	commit    ids.Index
+	applied   ids.Index
+	synced    ids.Index
+	cuts      int64 // truncations so far: a job given out before the last one says nothing about what is durable
+	maxTime   int64 // of all frames this replica has had
 
 	form  proposals
 	reads reads
@@ -328,6 +329,7 @@ func (r *Replica) Parked() *ParkedError { return r.parked }
 // Tick tells that one tick of time has passed.
 func (r *Replica) Tick() {
 	r.ticks++
+	r.form.expire(r.sm, r.ticks, int64(r.cfg.AbandonAfter/r.cfg.Tick))
 	if r.rn == nil || r.seal.active() {
 		return
 	}
@@ -338,7 +340,6 @@ func (r *Replica) Tick() {
 		}
 		r.refresh()
 	})
-	r.form.expire(r.sm, r.ticks, int64(r.cfg.AbandonAfter/r.cfg.Tick))
 }
 
 // Campaign starts an election at once, also while the voters hear a master. It does nothing on a master, a learner, or a

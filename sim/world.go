@@ -217,6 +217,9 @@ func (n *Node) Turn() {
 	}
 	n.Machine.Flush()
 	n.w.Check.turn(n)
+	if n.Replica.More() {
+		n.Turn()
+	}
 }
 
 // Deliver gives n one envelope.
