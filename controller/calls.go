@@ -99,7 +99,7 @@ func (s *Server) checkCluster(node ids.NodeID, cluster []byte) error {
 }
 
 // silentSession returns the session that a new process of the node replaces: it waits until that one has been silent for 60 %
-// of the node silence, and refuses when it speaks again meanwhile.
+// of the node silence, and refuses when it goes on speaking meanwhile.
 func (s *Server) silentSession(ctx context.Context, cmd *registerCommand) (hexID, error) {
 	var before hexID
 	var address string
@@ -116,10 +116,10 @@ func (s *Server) silentSession(ctx context.Context, cmd *registerCommand) (hexID
 	enough := s.o.NodeSilence * 6 / 10
 	ticker := time.NewTicker(max(enough/20, time.Millisecond))
 	defer ticker.Stop()
-	began := s.soft.heardFrom(cmd.Node, before)
+	_, began := s.soft.heardFrom(cmd.Node, before)
 	for {
-		heard := s.soft.heardFrom(cmd.Node, before)
-		if heard.After(began) {
+		heard, beats := s.soft.heardFrom(cmd.Node, before)
+		if beats > began+1 { // one may have been on its way when its process died
 			return before, refuse(ErrNodeConflict, "node %s is running already, at %s: two processes cannot share one node id and data folder: stop one of them", cmd.Node, orUnknown(address))
 		}
 		if s.o.Clock().Sub(heard) >= enough {

@@ -26,6 +26,7 @@ type softNode struct {
 	session    hexID
 	sequence   uint64    // of the last heartbeat
 	heard      time.Time // when it came; zero: none yet
+	beats      int       // heartbeats taken
 	silent     bool      // said in the log
 	reporting  bool      // a report of this node is on its way through the log
 	reports    map[ids.ReplicaID]*pb.ReplicaReport
@@ -59,6 +60,7 @@ func (s *soft) hear(now time.Time, id ids.NodeID, session hexID, sequence uint64
 		return false
 	}
 	n.sequence, n.heard = sequence, now
+	n.beats++
 	n.reports = make(map[ids.ReplicaID]*pb.ReplicaReport, len(reports))
 	for _, r := range reports {
 		n.reports[ids.ReplicaID(r.GetReplicaId())] = r
@@ -66,15 +68,15 @@ func (s *soft) hear(now time.Time, id ids.NodeID, session hexID, sequence uint64
 	return true
 }
 
-// heardFrom returns when the session was last heard; before the first heartbeat it is the beginning of this leadership, since
-// the session may have been heard by another leader until then.
-func (s *soft) heardFrom(id ids.NodeID, session hexID) time.Time {
+// heardFrom returns when the session was last heard, and how often; before the first heartbeat it is the beginning of this
+// leadership, since the session may have been heard by another leader until then.
+func (s *soft) heardFrom(id ids.NodeID, session hexID) (last time.Time, beats int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.nodes[id]; n != nil && n.session == session && !n.heard.IsZero() {
-		return n.heard
+		return n.heard, n.beats
 	}
-	return s.since
+	return s.since, 0
 }
 
 // beginReport reserves the node's one report in the log. endReport frees it.
