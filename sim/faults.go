@@ -44,7 +44,25 @@ func (s *schedule) fault() {
 	if s.chance(s.p.Checkpoint) && n.Up {
 		s.checkpoint(n)
 	}
+	if s.chance(0.3) && n.Up {
+		s.fillAhead(n)
+	}
 	s.settleDisk(n)
+}
+
+// fillAhead prepares the log's space, as the background loop of a node does. A failure is no fault of the replica's.
+func (s *schedule) fillAhead(n *Node) {
+	for more := true; more; {
+		var err error
+		if more, err = n.Log.FillAhead(); err != nil {
+			s.w.Tracef("n%d: fill ahead: %v", n.ID, err)
+			s.w.Check.mayPark[n.ID] = true
+			break
+		}
+	}
+	if n.powerAfter < 0 {
+		s.powerCut(n)
+	}
 }
 
 // checkpoint renews the durable bound, and keeps what the state machine has.

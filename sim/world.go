@@ -141,7 +141,7 @@ func (w *World) Record(epoch ids.Epoch, a, minISR uint8, voters, learners []ids.
 }
 
 func (w *World) logOptions(fs vfs.FS) commitlog.Options {
-	return commitlog.Options{FS: fs, Dir: "log", Cluster: w.Cluster, Group: w.Group, SegmentSize: SegmentSize, SmallSegments: true, FillAhead: -1}
+	return commitlog.Options{FS: fs, Dir: "log", Cluster: w.Cluster, Group: w.Group, SegmentSize: SegmentSize, SmallSegments: true, FillAhead: 32 << 10}
 }
 
 // rule is the disk's: it may lose its power in the middle of a write, or fail a sync.
