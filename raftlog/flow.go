@@ -71,12 +71,43 @@ func (r *Replica) sendAppend(p *member, m *pb.Message) {
 	for m != nil {
 		var part *pb.Message
 		part, m = r.split(m)
-		if len(f.held) > 0 || f.inflight > 0 && f.inflight+r.frameBytes(part) > r.cfg.Limits.Inflight {
-			f.held = append(f.held, part)
-			continue
-		}
-		r.release(p, part)
+		f.held = append(f.held, part)
 	}
+	r.pump(p)
+}
+
+// pump lets held messages leave while few enough bytes are on their way. What the window no longer has is read from the log: at
+// most Limits.Message a turn, so that a follower far behind does not hold up the others; the next turn goes on.
+func (r *Replica) pump(p *member) {
+	f := &p.flow
+	for len(f.held) > 0 {
+		next := f.held[0]
+		if f.inflight > 0 && f.inflight+r.frameBytes(next) > r.cfg.Limits.Inflight {
+			return
+		}
+		if e := next.GetEntries(); len(e) > 0 && r.w.at(ids.Index(e[0].GetIndex())) == nil {
+			if r.reread >= r.cfg.Limits.Message {
+				r.starved = true
+				return
+			}
+			r.reread += r.frameBytes(next)
+		}
+		f.held = f.held[1:]
+		r.release(p, next)
+	}
+}
+
+// pumpAll goes on where the last turn's share of reading was used up.
+func (r *Replica) pumpAll() {
+	r.reread = 0
+	if !r.starved {
+		return
+	}
+	r.starved = false
+	for _, p := range r.sortedMembers() {
+		r.pump(p)
+	}
+	r.more = r.more || r.starved
 }
 
 // split cuts off m what one message may carry. The rest follows as a MsgApp of its own, anchored at the last entry before it.
@@ -165,15 +196,7 @@ func (r *Replica) acknowledged(p *member, m *pb.Message) {
 		f.sent = f.sent[1:]
 		f.stalled = 0
 	}
-	for len(f.held) > 0 {
-		n := r.frameBytes(f.held[0])
-		if f.inflight > 0 && f.inflight+n > r.cfg.Limits.Inflight {
-			return
-		}
-		next := f.held[0]
-		f.held = f.held[1:]
-		r.release(p, next)
-	}
+	r.pump(p)
 }
 
 // tick ends a wait that makes no progress, and bounds the hold of a lone commit index also when the clock stands still.

@@ -24,6 +24,7 @@ func (r *Replica) Turn(now int64) {
 		r.startReads()
 		r.drain()
 		r.releaseLone()
+		r.pumpAll()
 		r.w.trim(min(r.applied, r.synced), r.lowestMatch(), r.cfg.Limits.Window)
 	})
 	r.tellRole()

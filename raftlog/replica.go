@@ -56,8 +56,10 @@ type Replica struct {
 	out         Output
 
 	now       int64
-	more      bool // see More
-	turnBytes int  // of frames applied in this turn
+	more      bool  // see More
+	turnBytes int   // of frames applied in this turn
+	reread    int64 // bytes of frames read for followers since the last turn ended
+	starved   bool  // a follower waits for more of them
 	ticks     int64
 	lead      ids.ReplicaID
 	leading   bool
@@ -167,6 +169,9 @@ func OpenReplica(cfg Config) (*Replica, error) {
 	}
 	if r.record.Epoch > 0 {
 		r.guard(r.boot)
+	}
+	if cfg.Record != nil && cfg.Record.Epoch == r.record.Epoch {
+		_ = r.comparable(*cfg.Record) // another one is told in the log; the one on the disk stays
 	}
 	if cfg.Record != nil && cfg.Record.Epoch > r.record.Epoch {
 		if err := r.Adopt(*cfg.Record); err != nil {

@@ -42,6 +42,9 @@ func TestSeeds(t *testing.T) {
 	}
 	t.Logf("%d seeds in %v: %d events, %d operations acknowledged, %d reads, %d masters, %d crashes, %d epochs; %d runs ended early", *seeds, time.Since(begun).Round(time.Millisecond),
 		sum.Events, sum.Acked, sum.Reads, sum.Masters, sum.Crashes, sum.Epochs, sum.Undecided)
+	if sum.Undecided > *seeds/10 {
+		t.Errorf("%d of %d runs ended undecided", sum.Undecided, *seeds)
+	}
 	if sum.Acked == 0 {
 		t.Error("nothing was acknowledged")
 	}
