@@ -80,16 +80,18 @@ func splitList(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
+// changeView is how a change went in one broker group.
+type changeView struct {
+	Group string `json:"group"`
+	OK    bool   `json:"ok"`
+	Error string `json:"error,omitempty"`
+}
+
 // reportGroups prints how a change went in each broker group. The error that the client returned ends the command.
 func (t *tool) reportGroups(c *cli.Context, results []client.GroupResult, err error) error {
-	type result struct {
-		Group string `json:"group"`
-		OK    bool   `json:"ok"`
-		Error string `json:"error,omitempty"`
-	}
-	list := make([]result, len(results))
+	list := make([]changeView, len(results))
 	for i, r := range results {
-		list[i] = result{Group: r.Group, OK: r.Err == nil}
+		list[i] = changeView{Group: r.Group, OK: r.Err == nil}
 		if r.Err != nil {
 			list[i].Error = oneLine(r.Err)
 		}

@@ -256,6 +256,13 @@ func (t *tool) showConsumer(ctx context.Context, c *cli.Context, cl *client.Clie
 	})
 }
 
+// movedView is where a consumer group goes on in one queue.
+type movedView struct {
+	Group  string `json:"group"` // broker group
+	Queue  int32  `json:"queue"`
+	Offset int64  `json:"offset"`
+}
+
 func (t *tool) resetConsumer(ctx context.Context, c *cli.Context, cl *client.Client) error {
 	queues, err := consumerQueues(ctx, c, cl)
 	if err != nil {
@@ -265,12 +272,7 @@ func (t *tool) resetConsumer(ctx context.Context, c *cli.Context, cl *client.Cli
 	if err != nil {
 		return err
 	}
-	type moved struct {
-		Group  string `json:"group"`
-		Queue  int32  `json:"queue"`
-		Offset int64  `json:"offset"`
-	}
-	list := make([]moved, 0, len(queues))
+	list := make([]movedView, 0, len(queues))
 	for _, q := range queues {
 		off, err := target(ctx, cl, q)
 		if err != nil {
@@ -279,7 +281,7 @@ func (t *tool) resetConsumer(ctx context.Context, c *cli.Context, cl *client.Cli
 		if err := cl.CommitOffset(ctx, c.Args().First(), q, off); err != nil {
 			return err
 		}
-		list = append(list, moved{Group: q.Group, Queue: int32(q.Queue), Offset: int64(off)})
+		list = append(list, movedView{Group: q.Group, Queue: int32(q.Queue), Offset: int64(off)})
 	}
 	return t.show(c, list, func(w *tabwriter.Writer) {
 		row(w, "GROUP", "QUEUE", "OFFSET")

@@ -95,15 +95,18 @@ func sendOne(ctx context.Context, p *client.Producer, m client.Message, limit ti
 	return p.Send(ctx, m)
 }
 
+// receiptView is the JSON of a sent message.
+type receiptView struct {
+	MessageID       string `json:"messageID"`
+	OffsetMessageID string `json:"offsetMessageID"`
+	Group           string `json:"group"`
+	Queue           int32  `json:"queue"`
+	Offset          int64  `json:"offset"`
+}
+
 func (t *tool) printReceipt(r client.Receipt, asJSON bool) error {
 	if asJSON {
-		return json.NewEncoder(t.out).Encode(struct {
-			MessageID       string `json:"messageID"`
-			OffsetMessageID string `json:"offsetMessageID"`
-			Group           string `json:"group"`
-			Queue           int32  `json:"queue"`
-			Offset          int64  `json:"offset"`
-		}{r.MessageID, r.OffsetMessageID, r.Group, int32(r.Queue), int64(r.Offset)})
+		return json.NewEncoder(t.out).Encode(receiptView{r.MessageID, r.OffsetMessageID, r.Group, int32(r.Queue), int64(r.Offset)})
 	}
 	_, err := fmt.Fprintf(t.out, "%s %s/%d@%d\n", r.MessageID, r.Group, r.Queue, r.Offset)
 	return err

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ledgermq/ledgermq/client"
+	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
+	"github.com/ledgermq/ledgermq/internal/ids"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// sampleGroup has one replica of each kind: master, follower, and one that is silent.
+func sampleGroup() *pb.Group {
+	replica := func(id uint64, node string, live bool, role pb.Role, last uint64, end int64) *pb.Replica {
+		return &pb.Replica{
+			ReplicaId: id, Slot: uint32(id), NodeId: node, Voter: true, Live: live,
+			PeerAddress: "10.0.0." + node[1:] + ":10950", ClientAddress: "10.0.0." + node[1:] + ":10911",
+			Report: &pb.ReplicaReport{Role: role, Term: uint64(ids.MakeTerm(1, 2)), LastIndex: last, Commit: last, Applied: last, EndOffset: end},
+		}
+	}
+	return &pb.Group{
+		Name: "g1", GroupId: bytes.Repeat([]byte{0xab}, 16), State: pb.GroupState_GROUP_STATE_READY, Answers: 2, Members: 3, MinIsr: 2,
+		SegmentSize: 1 << 30, Epoch: 1,
+		Master: &pb.Master{ReplicaId: 1, NodeId: "n1", Term: uint64(ids.MakeTerm(1, 2)), ClientAddress: "10.0.0.1:10911", Live: true},
+		Replicas: []*pb.Replica{
+			replica(1, "n1", true, pb.Role_ROLE_MASTER, 120, 9000), replica(2, "n2", true, pb.Role_ROLE_FOLLOWER, 120, 9000),
+			replica(3, "n3", false, pb.Role_ROLE_FOLLOWER, 100, 7000),
+		},
+	}
+}
+
+// TestJSONOutputs compares every --json output, and cluster.json, with the golden file that docs/cli.md shows.
+func TestJSONOutputs(t *testing.T) {
+	t.Parallel()
+	text := "hello"
+	group := viewGroup(sampleGroup())
+	for name, v := range map[string]any{
+		"admin-cluster": clusterView{
+			ClusterID:   "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
+			Controllers: []controllerView{{ID: "c1", Address: "10.0.0.1:9878", Leader: true, Applied: 27}},
+			Nodes:       []nodeView{{ID: "n1", Live: true, SilentMillis: 120, Replicas: 1, Peer: "10.0.0.1:10950", Metrics: "10.0.0.1:10960"}},
+			Groups:      []groupView{group},
+		},
+		"admin-group-show": group,
+		"admin-topic-show": []queueView{{Group: "g1", Queue: 0, Min: 0, Max: 42}},
+		"admin-change":     []changeView{{Group: "g1", OK: true}, {Group: "g2", Error: "the broker group has no master"}},
+		"admin-consumer":   consumerView{Group: "billing", Topic: "Orders", Members: []string{"10.0.0.9@7"}, Lag: 2, Queues: []consumerQueueView{{Group: "g1", Queue: 0, Offset: 40, Max: 42, Lag: 2}}},
+		"admin-reset":      []movedView{{Group: "g1", Queue: 0, Offset: 7}},
+		"admin-route":      sampleRoute(),
+		"produce":          receiptView{MessageID: "C0000202165E216FE9FF943AF3B20000", OffsetMessageID: "7F00000100002A9F0000000000001048", Group: "g1", Queue: 2, Offset: 41},
+		"consume":          shownMessage{Topic: "Orders", Group: "g1", Queue: 2, Offset: 41, MessageID: "C0000202165E216FE9FF943AF3B20000", Keys: []string{"order-1"}, Tags: "paid", StoreTime: 1796000000000, Body: &text},
+		"bench":            benchResult{Messages: 300000, Calls: 300000, Seconds: 10, Rate: 30000, P50Micros: 2000, P99Micros: 5200, P999Micros: 9000, MaxMicros: 12000},
+		"log-verify":       []verifiedGroup{{Group: "g1", Replicas: []verifiedReplica{{Node: "n1", Folder: "/data/n1/groups/ab", First: 1, Last: 120, Commit: 119}}, From: 1, To: 119, Frames: 119, Bytes: 8900, Equal: true}},
+		"log-dump":         dumpedFrame{Index: 7, Term: "1.2", Offset: 4400, Size: 500, Time: 1796000000000, Chain: "0a1b2c3d", Records: 1, Detail: []dumpedRecord{{Type: "message", Offset: 4472, Size: 428, Text: "Orders/2@41 C0000202165E216FE9FF943AF3B20000 300 bytes"}}},
+		"version":          versionInfo{Version: "v0.1.0", Revision: "0123456789abcdef", Go: "go1.26.0", Platform: "linux/amd64", Protocol: protocolVersion},
+		"dev-cluster-file": clusterFile{Version: 1, ClusterID: "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd", Namesrv: []string{"127.0.0.1:9876"}, Members: []clusterMember{{ID: "n1", Role: "broker", PID: 4711, Running: true, Ports: map[string]int{"client:g1": 10911, "peer": 10927, "http": 10928}, Data: "/data/n1"}}},
+		"admin-group-list": []groupView{group},
+		"admin-topic-list": []string{"Orders"},
+	} {
+		got, err := json.MarshalIndent(v, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, '\n')
+		file := filepath.Join("testdata", name+".json")
+		if *update {
+			if err := os.WriteFile(file, got, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", file, got, want)
+		}
+		page, err := os.ReadFile(filepath.Join("..", "..", "docs", "cli.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(page), string(want)) {
+			t.Errorf("docs/cli.md does not show %s", file)
+		}
+	}
+}
+
+func sampleRoute() client.Route {
+	return client.Route{Topic: "Orders", Groups: []client.GroupRoute{{
+		GroupInfo: client.GroupInfo{Cluster: "DefaultCluster", Group: "g1", Term: ids.MakeTerm(1, 2), Replicas: []client.Replica{
+			{BrokerID: 0, Addr: "10.0.0.1:10911"}, {BrokerID: 2, Addr: "10.0.0.2:10911"},
+		}},
+		ReadQueues: 4, WriteQueues: 4, Perm: 6,
+	}}}
+}
+
+// TestMessageOutput holds what consume prints of bodies that are text and of those that are not.
+func TestMessageOutput(t *testing.T) {
+	t.Parallel()
+	tool := &tool{}
+	m := client.Message{Topic: "T", Group: "g1", Queue: 1, Offset: 2, StoreTime: time.UnixMilli(5), Body: []byte{0xff, 0xfe}}
+	var out bytes.Buffer
+	if err := tool.printMessage(&out, m, true); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), `"bodyBytes":"//4="`) || strings.Contains(out.String(), `"body":`) {
+		t.Errorf("bytes that are no text: %s", out.String())
+	}
+	out.Reset()
+	m.Body = []byte("äöü")
+	if err := tool.printMessage(&out, m, false); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != "g1/1@2 äöü\n" {
+		t.Errorf("text: %q", out.String())
+	}
+}
+
+// TestGroupStates holds what an operator is told about a group that is not whole.
+func TestGroupStates(t *testing.T) {
+	t.Parallel()
+	g := sampleGroup()
+	v := viewGroup(g)
+	if v.State != "degraded" || len(v.Notes) != 2 || v.Notes[0] != "2 voters of 3 alive" || !strings.Contains(v.Notes[1], "from index 101 on") {
+		t.Errorf("a silent replica: %s %q", v.State, v.Notes)
+	}
+	if v.Replicas[2].BehindBytes != 2000 {
+		t.Errorf("it is %d bytes behind, want 2000", v.Replicas[2].BehindBytes)
+	}
+	g.Replicas[2].Live = true
+	if v = viewGroup(g); v.State != "ready" || len(v.Notes) != 0 {
+		t.Errorf("all alive: %s %q", v.State, v.Notes)
+	}
+	g.Replicas[1].Report.Parked = "lost tail"
+	if v = viewGroup(g); v.State != "degraded" || !strings.Contains(v.Notes[1], "is parked: lost tail") {
+		t.Errorf("a parked one: %s %q", v.State, v.Notes)
+	}
+	g.Master.Live = false
+	if v = viewGroup(g); v.State != "no master" {
+		t.Errorf("a dead master: %s", v.State)
+	}
+	g.State = pb.GroupState_GROUP_STATE_PENDING
+	g.WaitingFor = []string{"n2"}
+	if v = viewGroup(g); v.State != "pending" || v.WaitingFor[0] != "n2" {
+		t.Errorf("while it is created: %s %q", v.State, v.WaitingFor)
+	}
+}
