@@ -357,3 +357,87 @@ func TestGetAllocates(t *testing.T) {
 		}
 	}
 }
+
+// TestRunsStayFew makes a checkpoint after every few messages of one segment, as a node that is restarted all the time does.
+func TestRunsStayFew(t *testing.T) {
+	t.Parallel()
+	w, mem := newTwin(9), vfs.NewMem()
+	x := w.open(t, mem)
+	for w.end < testSegment-4000 {
+		m := w.message()
+		if err := errors.Join(x.Add(m.k, m.qo, m.e), x.Checkpoint(w.end)); err != nil {
+			t.Fatal(err)
+		}
+		names, err := mem.List("data/index")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(names) > x.o.MaxRuns {
+			t.Fatalf("%d files: %v", len(names), names)
+		}
+	}
+	w.check(t, x)
+}
+
+// TestOverlap puts a run back that was merged, as a power cut does before its removal is on the disk: the merged file
+// counts, the run is removed.
+func TestOverlap(t *testing.T) {
+	t.Parallel()
+	w, mem := newTwin(10), vfs.NewMem()
+	x := w.open(t, mem)
+	runs := map[string][]byte{}
+	for w.end < 2*testSegment {
+		m := w.message()
+		if err := x.Add(m.k, m.qo, m.e); err != nil {
+			t.Fatal(err)
+		}
+		if len(w.log)%20 != 0 {
+			continue
+		}
+		if err := x.Checkpoint(w.end); err != nil {
+			t.Fatal(err)
+		}
+		names, err := mem.List("data/index")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range names {
+			data, err := vfs.ReadFile(mem, "data/index/"+n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs[n] = data
+		}
+	}
+	if err := errors.Join(x.Checkpoint(w.end), x.Close()); err != nil {
+		t.Fatal(err)
+	}
+	before, err := mem.List("data/index")
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := 0
+	for n, data := range runs {
+		if slices.Contains(before, n) {
+			continue
+		}
+		if err := vfs.WriteFileAtomic(mem, "data/index/"+n, data); err != nil {
+			t.Fatal(err)
+		}
+		x := w.open(t, mem)
+		if x.Covered() != w.end || len(x.Problems()) > 0 || len(x.Missing()) > 0 {
+			t.Fatalf("with %s: covered %d of %d, %v, holes %v", n, x.Covered(), w.end, x.Problems(), x.Missing())
+		}
+		w.check(t, x)
+		if err := x.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if after, err := mem.List("data/index"); err != nil || !slices.Equal(after, before) {
+			t.Fatalf("with %s: files %v, were %v", n, after, before)
+		}
+		back++
+	}
+	if back < 2 {
+		t.Fatalf("%d runs came back", back)
+	}
+}
