@@ -104,10 +104,14 @@ func (e *echo) Form(b *commitlog.Builder) any {
 	if len(list) == 0 {
 		return nil
 	}
-	for range list {
+	for k := range list {
 		body, _, ok := b.Reserve(1, 1, 0, len(e.body))
-		if !ok {
-			panic("the frame is full")
+		if !ok { // the segment is full: the rest goes into the next frame
+			e.mu.Lock()
+			e.waiting = append(list[k:len(list):len(list)], e.waiting...)
+			e.mu.Unlock()
+			list = list[:k]
+			break
 		}
 		copy(body, e.body)
 	}
