@@ -255,18 +255,26 @@ func (n *Node) join(cluster string) error {
 func (n *Node) receive(from ids.NodeID, envs []peer.Envelope) {
 	for i := range envs {
 		env := &envs[i]
-		n.mu.Lock()
-		h := n.replicas[env.Group]
-		n.mu.Unlock()
-		if h == nil || h.r == nil || h.r.id != env.To {
+		r := n.opened(env.Group)
+		if r == nil || r.id != env.To {
 			continue
 		}
-		if !h.r.from(env.From, from) {
-			n.log.Warn().Str("group", h.file.Group).Str("peer", string(from)).Uint64("replica", uint64(env.From)).Msg("message of a replica that does not live on that node: dropped")
+		if !r.from(env.From, from) {
+			n.log.Warn().Str("group", r.group).Str("peer", string(from)).Uint64("replica", uint64(env.From)).Msg("message of a replica that does not live on that node: dropped")
 			continue
 		}
-		h.r.raft.Receive(*env)
+		r.raft.Receive(*env)
 	}
+}
+
+// opened returns the open replica of the group, nil when there is none.
+func (n *Node) opened(id ids.GroupID) *Replica {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if h := n.replicas[id]; h != nil {
+		return h.r
+	}
+	return nil
 }
 
 // peerClosed tells the replicas that a connection to a node went down, so that they send again at once.
