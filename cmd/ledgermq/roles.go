@@ -22,12 +22,13 @@ import (
 
 // part is one running piece of a cluster inside this process.
 type part struct {
-	name       string // for messages: "broker n1"
-	ready      func() error
-	close      func() error
-	failed     <-chan struct{} // closed when it cannot go on; nil: it never says so
-	err        func() error    // why, after failed is closed
-	collectors []prometheus.Collector
+	name      string // for messages: "broker n1"
+	ready     func() error
+	close     func() error
+	failed    <-chan struct{} // closed when it cannot go on; nil: it never says so
+	err       func() error    // why, after failed is closed
+	collector prometheus.Collector
+	labels    prometheus.Labels // tell this part from others of its kind in one process
 }
 
 // namesrvConfig is what a name server needs to know.
@@ -83,7 +84,7 @@ func (f namesrvConfig) open(flag string, s security, log zerolog.Logger) (*part,
 			}
 			return err
 		},
-		collectors: []prometheus.Collector{newNamesrvCollector(srv)},
+		collector: newNamesrvCollector(srv), labels: prometheus.Labels{"namesrv": l.Addr().String()},
 	}, nil
 }
 
@@ -131,7 +132,8 @@ func (f controllerConfig) open(flag string, s security, log zerolog.Logger) (*pa
 			}
 			return nil
 		},
-		close: func() error { return errors.Join(self.Close(), srv.Close()) },
+		close:     func() error { return errors.Join(self.Close(), srv.Close()) },
+		collector: srv, labels: prometheus.Labels{"controller": f.ID},
 	}, nil
 }
 
@@ -188,16 +190,8 @@ func (f brokerConfig) open(prefix string, s security, log zerolog.Logger) (*part
 	return &part{
 		name: "broker " + f.ID, ready: node.Ready, close: node.Close,
 		failed: node.Failed(), err: node.Err,
-		collectors: collectorsOf(node),
+		collector: node, labels: prometheus.Labels{"node": f.ID},
 	}, nil
-}
-
-// collectorsOf returns v when it can be measured.
-func collectorsOf(v any) []prometheus.Collector {
-	if c, ok := v.(prometheus.Collector); ok {
-		return []prometheus.Collector{c}
-	}
-	return nil
 }
 
 // addressList splits a comma-separated list of HOST:PORT.

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"github.com/urfave/cli/v2"
 
@@ -277,9 +278,7 @@ func (p *process) observe(addr string, profiles bool, s security) error {
 func (p *process) add(opened *part) {
 	p.parts = append(p.parts, opened)
 	if p.observer != nil {
-		for _, c := range opened.collectors {
-			p.observer.registry.MustRegister(c)
-		}
+		prometheus.WrapRegistererWith(opened.labels, p.observer.registry).MustRegister(opened.collector)
 	}
 }
 
