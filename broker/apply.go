@@ -22,7 +22,6 @@ func (r *Replica) Apply(c raftlog.Committed) error {
 	t, own := c.Token.(*batch)
 	if own {
 		items = t.items
-		r.settleInFlight()
 	}
 	item, nth := 0, 0
 	for rec := range c.Frame.Records() {
@@ -44,6 +43,7 @@ func (r *Replica) Apply(c raftlog.Committed) error {
 		r.appliedEnd.Store((int64(c.Frame.Offset()) + int64(c.Frame.Size()) + 7) &^ 7)
 	}
 	r.applied.Store(uint64(c.Index))
+	r.settleOverlay(c.Index)
 	if own {
 		t.index = c.Index
 		r.owed = append(r.owed, t)
@@ -79,13 +79,6 @@ func (r *Replica) arrived(k index.Key) {
 	}
 }
 
-// settleInFlight forgets the offsets given to frames in flight once none is left: the applied state has them.
-func (r *Replica) settleInFlight() {
-	if r.inFlight--; r.inFlight == 0 {
-		clear(r.overlay)
-	}
-}
-
 // Acked implements raftlog.StateMachine: everything up to this index is answered OK.
 func (r *Replica) Acked(upTo ids.Index) {
 	n := 0
@@ -110,11 +103,16 @@ func (r *Replica) Abandon(token any, stored raftlog.Outcome) {
 			return
 		}
 	}
-	r.settleInFlight()
+	if t == r.newest && o == outcomeNotStored {
+		r.takeBack(t)
+	}
 	r.finish(t, o)
 }
 
 func (r *Replica) finish(t *batch, o outcome) {
+	if t == r.newest {
+		r.newest = nil
+	}
 	for _, p := range t.items {
 		p.finish(r, o)
 	}
@@ -126,7 +124,7 @@ func (r *Replica) Role(role raftlog.Role) {
 	switch role.Kind {
 	case raftlog.RoleMaster:
 		r.log.Info().Stringer("term", role.Term).Msg("this replica is master")
-		r.overlay, r.inFlight = map[index.Key]ids.QueueOffset{}, 0
+		r.overlay, r.formedTo, r.newest = map[index.Key]ids.QueueOffset{}, 0, nil
 		// The leases of ordered queues must be extended by the first record of the term.
 		r.inbox.mu.Lock()
 		r.inbox.items = append(r.inbox.items[:0], &command{kind: state.RecordLeaseExtension, at: r.now()})

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -117,7 +118,7 @@ func (r *Replica) Form(b *commitlog.Builder) any {
 		t.free()
 		return nil
 	}
-	r.inFlight++
+	r.formedTo, r.newest = b.Index(), t
 	r.counters.frames.Add(1)
 	return t
 }
@@ -130,6 +131,23 @@ func (r *Replica) nextOffset(k index.Key, n int) ids.QueueOffset {
 	}
 	r.overlay[k] = next + ids.QueueOffset(n)
 	return next
+}
+
+// settleOverlay forgets the offsets given to frames in flight once all of them are applied: the state has them then. That a frame
+// lost its token does not count: it is still in the log.
+func (r *Replica) settleOverlay(applied ids.Index) {
+	if len(r.overlay) > 0 && applied >= r.formedTo {
+		clear(r.overlay)
+	}
+}
+
+// takeBack gives the offsets of the newest frame free again: it is certain never to be in the log, so they would be a hole.
+func (r *Replica) takeBack(t *batch) {
+	for _, p := range slices.Backward(t.items) {
+		if s, ok := p.(*send); ok {
+			r.overlay[s.key] = s.first
+		}
+	}
 }
 
 // recordSpace is what a record of n body bytes takes in a frame.

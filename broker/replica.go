@@ -48,8 +48,9 @@ type Replica struct {
 	// Of the loop.
 	forming       []proposal
 	formed        int // of forming, those that are in a frame already
-	inFlight      int // batches formed and not applied
-	overlay       map[index.Key]ids.QueueOffset
+	overlay       map[index.Key]ids.QueueOffset // next offsets of queues that have messages in frames up to formedTo
+	formedTo      ids.Index                     // newest frame formed as this master
+	newest        *batch                        // token of that frame while it has no outcome
 	owed          []*batch // applied, not yet known on enough voters
 	answered      map[*remoting.Conn]struct{}
 	woken         map[index.Key]struct{}
