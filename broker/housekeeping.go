@@ -10,22 +10,21 @@ import (
 )
 
 const (
-	houseTick      = 50 * time.Millisecond
-	presenceEvery  = 10 * time.Second
-	retentionEvery = 10 * time.Second
+	houseTick     = 50 * time.Millisecond
+	presenceEvery = 10 * time.Second
+	upkeepEvery   = 10 * time.Second
+	mendPause     = time.Second // between two rebuilds that readers asked for
 )
 
-// housekeeping is what a replica does by the clock: it ends held pulls whose time is over, forgets silent members, writes
-// consumer offsets that have waited, mends the index, and gives up old segments.
+// housekeeping is what a replica does by the clock and at once: it ends held pulls whose time is over, forgets silent members and
+// writes consumer offsets that have waited. Nothing in it waits for a disk or for a quorum.
 func (r *Replica) housekeeping() {
 	t := time.NewTicker(houseTick)
 	defer t.Stop()
-	var presenceAt, retentionAt time.Time
+	var presenceAt time.Time
 	for {
 		select {
 		case <-t.C:
-		case <-r.mend:
-			retentionAt = time.Time{}
 		case <-r.ctx.Done():
 			for _, h := range r.holds.all() {
 				r.expire(h)
@@ -46,19 +45,39 @@ func (r *Replica) housekeeping() {
 			r.presenceMu.Unlock()
 			r.notifyMembers(changed)
 		}
-		if now.Sub(retentionAt) > retentionEvery {
-			retentionAt = now
-			if err := r.mendIndex(); err != nil {
-				r.log.Error().Err(err).Msg("a part of the queue index cannot be rebuilt")
-			}
-			if err := r.dropCutFiles(); err != nil {
-				r.log.Error().Err(err).Msg("segments that the group gave up cannot be removed")
-			}
-			if err := r.retain(now); err != nil {
-				r.log.Error().Err(err).Msg("old segments cannot be given up")
-			}
+	}
+}
+
+// upkeep is what a replica does by the clock and may take long: it mends the index, which readers of a hole ask for too, and gives
+// up old segments.
+func (r *Replica) upkeep() {
+	for {
+		if err := r.mendIndex(); err != nil {
+			r.log.Error().Err(err).Msg("a part of the queue index cannot be rebuilt")
+		}
+		if err := r.dropCutFiles(); err != nil {
+			r.log.Error().Err(err).Msg("segments that the group gave up cannot be removed")
+		}
+		if err := r.retain(r.now()); err != nil && r.ctx.Err() == nil {
+			r.log.Error().Err(err).Msg("old segments cannot be given up")
+		}
+		if !r.pause(mendPause, nil) || !r.pause(upkeepEvery-mendPause, r.mend) {
+			return
 		}
 	}
+}
+
+// pause waits for d, or less when early comes. It returns false when the replica closes.
+func (r *Replica) pause(d time.Duration, early <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-early:
+	case <-r.ctx.Done():
+		return false
+	}
+	return true
 }
 
 // retain proposes to give up the front of the log when its oldest segments are older or more than the options allow. Never past

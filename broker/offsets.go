@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -22,11 +23,27 @@ import (
 const commitDelay = 200 * time.Millisecond
 
 // commits gathers consumer offsets, so that many small commits become one command in the log.
+//
+// Invariant: offsets of one queue reach the log in the order in which they came. So taking them out and proposing them is one step,
+// under flushing, and who finds nothing pending waits for the flush that is under way.
 type commits struct {
+	flushing sync.Mutex // taken before mu
+
 	mu      sync.Mutex
 	pending map[commitKey]ids.QueueOffset
 	since   time.Time // of the oldest one
+	newest  *flush    // under way; nil when none is
 }
+
+// flush is one set of offsets on its way into the log, in one command or more.
+type flush struct {
+	left int // commands without an outcome
+	end  outcome
+	done []func(outcome) // each is called once, when left comes to 0
+}
+
+// maxOffsets is how many offsets one command carries, so that its frame stays short.
+const maxOffsets = 8192
 
 type commitKey struct {
 	group string
@@ -74,20 +91,48 @@ func (c *commits) due(now time.Time) bool {
 	return len(c.pending) > 0 && now.Sub(c.since) >= commitDelay*3/4
 }
 
-// flushCommits proposes what is pending of a group, or of all; done may be nil.
+// flushCommits proposes what is pending of a group, or of all. done, which may be nil, is called once, when that and what was taken
+// before it is applied, or failed; it must not block.
 func (r *Replica) flushCommits(group string, done func(outcome)) {
-	list := r.commits.take(group)
-	if len(list) == 0 {
-		if done != nil {
-			done(outcomeOK)
-		}
-		return
+	c := &r.commits
+	c.flushing.Lock()
+	defer c.flushing.Unlock()
+	list := c.take(group)
+	c.mu.Lock()
+	f := c.newest
+	if len(list) > 0 {
+		f = &flush{left: (len(list) + maxOffsets - 1) / maxOffsets}
+		c.newest = f
 	}
-	r.proposeCommand(state.RecordOffsets, state.AppendOffsets(nil, list), func(o outcome, _ state.Effect) {
-		if done != nil {
-			done(o)
+	if f != nil && done != nil {
+		f.done = append(f.done, done)
+	}
+	c.mu.Unlock()
+	if f == nil && done != nil {
+		done(outcomeOK)
+	}
+	for part := range slices.Chunk(list, maxOffsets) {
+		r.proposeCommand(state.RecordOffsets, state.AppendOffsets(nil, part), func(o outcome, _ state.Effect) { c.finished(f, o) })
+	}
+}
+
+// finished takes the outcome of one command of f.
+func (c *commits) finished(f *flush, o outcome) {
+	c.mu.Lock()
+	if f.end == outcomeOK {
+		f.end = o
+	}
+	var done []func(outcome)
+	if f.left--; f.left == 0 {
+		done = f.done
+		if c.newest == f {
+			c.newest = nil
 		}
-	})
+	}
+	c.mu.Unlock()
+	for _, d := range done {
+		d(f.end)
+	}
 }
 
 // awaitCommits flushes what is pending of a group and waits until it is applied.

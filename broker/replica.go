@@ -47,11 +47,11 @@ type Replica struct {
 
 	// Of the loop.
 	forming       []proposal
-	formed        int // of forming, those that are in a frame already
+	formed        int                           // of forming, those that are in a frame already
 	overlay       map[index.Key]ids.QueueOffset // next offsets of queues that have messages in frames up to formedTo
 	formedTo      ids.Index                     // newest frame formed as this master
 	newest        *batch                        // token of that frame while it has no outcome
-	owed          []*batch // applied, not yet known on enough voters
+	owed          []*batch                      // applied, not yet known on enough voters
 	answered      map[*remoting.Conn]struct{}
 	woken         map[index.Key]struct{}
 	routesChanged bool
@@ -71,7 +71,7 @@ type Replica struct {
 	holds      holds
 	forwarder  forwarder
 	commits    commits
-	mend       chan struct{} // asks for a rebuild of the index's holes
+	mend       chan struct{} // asks upkeep for a rebuild of the index's holes
 	creating   sync.Map      // name of a topic or group being created -> *creation
 
 	presenceMu sync.Mutex
@@ -140,6 +140,7 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	}
 	r.srv.Start()
 	r.spawn(r.housekeeping)
+	r.spawn(r.upkeep)
 	r.log.Info().Str("clients", advertise).Dur("took", n.o.Clock().Sub(began)).Uint64("applied", r.applied.Load()).Msg("replica open")
 	return r, nil
 }
@@ -255,7 +256,11 @@ func (r *Replica) close(clean bool) error {
 	r.stop()
 	errs := []error{r.srv.Close()}
 	r.forwarder.close()
+	if clean {
+		r.flushLast()
+	}
 	errs = append(errs, r.raft.Close())
+	r.refuseRest()
 	r.wg.Wait()
 	r.checkpoint.wg.Wait()
 	if clean {
@@ -263,6 +268,27 @@ func (r *Replica) close(clean bool) error {
 	}
 	errs = append(errs, r.idx.Close(), r.clog.Close(clean))
 	return errors.Join(errs...)
+}
+
+// flushLast writes the consumer offsets that nobody waited for, if that goes quickly: their clients are gone.
+func (r *Replica) flushLast() {
+	done := make(chan struct{})
+	r.flushCommits("", func(outcome) { close(done) })
+	t := time.NewTimer(time.Second)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		r.log.Warn().Msg("the last consumer offsets could not be written before the stop")
+	}
+}
+
+// refuseRest ends what the loop, which has ended, left in the inbox. Nothing is proposed any more.
+func (r *Replica) refuseRest() {
+	r.role.Store(&raftlog.Role{Kind: raftlog.RoleParked, Term: r.term()})
+	r.inbox.setOpen(false)
+	r.refuseWaiting(r.forming[r.formed:])
+	r.refuseWaiting(r.inbox.take(nil))
 }
 
 func (r *Replica) now() time.Time { return r.node.o.Clock() }

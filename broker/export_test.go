@@ -1,0 +1,16 @@
+package broker
+
+import "github.com/ledgermq/ledgermq/broker/state"
+
+// TryCommand proposes a command that does nothing and returns whether it was stored, once that is known.
+func (r *Replica) TryCommand() bool {
+	_, o := r.await(state.RecordTopicDelete, state.AppendTopicDelete(nil, "no-such-topic"))
+	return o == outcomeOK
+}
+
+// PendingCommits is the number of consumer offsets that wait in memory.
+func (r *Replica) PendingCommits() int {
+	r.commits.mu.Lock()
+	defer r.commits.mu.Unlock()
+	return len(r.commits.pending)
+}
