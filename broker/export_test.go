@@ -14,3 +14,6 @@ func (r *Replica) PendingCommits() int {
 	defer r.commits.mu.Unlock()
 	return len(r.commits.pending)
 }
+
+// Frames is the number of frames that this replica formed.
+func (r *Replica) Frames() int64 { return r.counters.frames.Load() }
