@@ -82,6 +82,7 @@ func TestBadInput(t *testing.T) {
 		{[]string{"namesrv", "--config", typo}, 2, "no such setting: listen-on, brokr"},
 		{[]string{"namesrv", "--config", filepath.Join(dir, "absent.yaml")}, 2, "does not exist"},
 		{[]string{"controller", "--data", dir, "--peers", "c1"}, 2, "want ID=HOST:PORT"},
+		{[]string{"controller", "--data", filepath.Join(dir, "c1"), "--listen", "127.0.0.1:0"}, 1, "allow a new one with --bootstrap"},
 		{[]string{"admin", "cluster", "--namesrv", "here"}, 2, `"here" is not HOST:PORT`},
 		{[]string{"admin", "cluster", "extra"}, 2, "want no argument, got 1 argument"},
 		{[]string{"admin", "cluster", "--namesrv", "127.0.0.1:1"}, 1, "does a name server run at 127.0.0.1:1?"},
@@ -342,7 +343,7 @@ func TestServerServes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // it opens everything, and then ends at once
 	var out, errs bytes.Buffer
-	code := run(ctx, []string{"ledgermq", "server", "--namesrv-listen", "127.0.0.1:0", "--controller-listen", freeAddr(t),
+	code := run(ctx, []string{"ledgermq", "server", "--namesrv-listen", "127.0.0.1:0", "--controller-listen", freeAddr(t), "--controller-bootstrap",
 		"--broker-id", "n1", "--broker-listen", "127.0.0.1:0", "--broker-peer-listen", "127.0.0.1:0",
 		"--http", "127.0.0.1:0", "--data", t.TempDir()}, streams{in: strings.NewReader(""), out: &out, err: &errs})
 	if code != 0 {

@@ -58,7 +58,7 @@ func (d *devInProcess) start() error {
 func (d *devInProcess) open(m devMember) (*part, error) {
 	switch m.Role {
 	case "controller":
-		return controllerConfig{ID: m.ID, Dir: m.Data, Peers: d.plan.peers(), Addr: devAddr(m.Ports["grpc"])}.
+		return controllerConfig{ID: m.ID, Dir: m.Data, Peers: d.plan.peers(), Addr: devAddr(m.Ports["grpc"]), Bootstrap: d.plan.isNew()}.
 			open("port-base: controller at ", security{}, d.log)
 	case "namesrv":
 		return namesrvConfig{Listen: devAddr(m.Ports["remoting"]), Controllers: d.plan.controllers()}.

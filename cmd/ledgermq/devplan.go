@@ -175,13 +175,30 @@ func (p *devPlan) args(m devMember, dir string) []string {
 		for _, id := range sortedKeys(p.peers()) {
 			peers = append(peers, id+"="+p.peers()[id])
 		}
-		return append([]string{"controller", "--id", m.ID, "--listen", devAddr(m.Ports["grpc"]), "--data", m.Data,
+		args := append([]string{"controller", "--id", m.ID, "--listen", devAddr(m.Ports["grpc"]), "--data", m.Data,
 			"--peers", strings.Join(peers, ",")}, common...)
+		if p.isNew() {
+			args = append(args, "--bootstrap")
+		}
+		return args
 	}
 	args := append([]string{"broker", "--id", m.ID, "--data", m.Data,
 		"--listen", devRange(m), "--peer-listen", devAddr(m.Ports["peer"]),
 		"--controllers", controllers, "--namesrv", strings.Join(p.namesrvs(), ",")}, common...)
 	return append(args, p.Extra...)
+}
+
+// isNew tells whether no node has a replica yet: only then may an empty controller folder found a cluster.
+func (p *devPlan) isNew() bool {
+	for _, m := range p.Members {
+		if m.Role != "broker" {
+			continue
+		}
+		if found, err := filepath.Glob(filepath.Join(m.Data, "groups", "*", "replica.json")); err != nil || len(found) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 const (

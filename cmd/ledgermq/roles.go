@@ -94,6 +94,8 @@ type controllerConfig struct {
 	Dir   string
 	Peers map[string]string
 	Addr  string // to listen on
+	// Bootstrap lets an empty folder found a cluster. Always allowing it would make a new, empty cluster of a lost folder.
+	Bootstrap bool
 }
 
 func (f controllerConfig) open(flag string, s security, log zerolog.Logger) (*part, error) {
@@ -102,7 +104,7 @@ func (f controllerConfig) open(flag string, s security, log zerolog.Logger) (*pa
 		return nil, err
 	}
 	srv, err := controller.Open(controller.Options{
-		Dir: f.Dir, ID: f.ID, Listener: l, Peers: f.Peers, Bootstrap: true, Secret: s.secret, Insecure: s.insecure,
+		Dir: f.Dir, ID: f.ID, Listener: l, Peers: f.Peers, Bootstrap: f.Bootstrap, Secret: s.secret, Insecure: s.insecure,
 		Logger: log.With().Str("role", "controller").Logger(),
 	})
 	if err != nil {

@@ -55,6 +55,7 @@ func controllerFlags(prefix string) []cli.Flag {
 		&cli.StringFlag{Name: prefix + "listen", Value: "127.0.0.1:9878", Usage: "`HOST:PORT` for nodes, tools and the other members"},
 		&cli.StringFlag{Name: prefix + "advertise", Usage: "`HOST:PORT` that others dial; default: the listening address"},
 		&cli.StringFlag{Name: prefix + "peers", Usage: "all members as `ID=HOST:PORT,…`, 1, 3 or 5; default: this one alone"},
+		&cli.BoolFlag{Name: prefix + "bootstrap", Usage: "let an empty data folder found a cluster; for the first start only"},
 	}
 }
 
@@ -187,7 +188,7 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 		var opened *part
 		switch role {
 		case "controller":
-			f := controllerConfig{ID: c.String(pre + "id"), Dir: folder(role), Addr: c.String(pre + "listen")}
+			f := controllerConfig{ID: c.String(pre + "id"), Dir: folder(role), Addr: c.String(pre + "listen"), Bootstrap: c.Bool(pre + "bootstrap")}
 			if f.Peers, err = memberList(pre+"peers", c.String(pre+"peers")); err != nil {
 				return err
 			}
