@@ -74,11 +74,24 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.MinISR != 0 {
 		args = append(args, "--min-isr", strconv.Itoa(o.MinISR))
 	}
+	return run(ctx, bin, base, o.Dir, append(args, o.Args...), o.Env, o.Ready)
+}
+
+// Resume starts the cluster that a folder holds again, with nothing but the folder.
+func Resume(ctx context.Context, dir string) (*Cluster, error) {
+	bin, err := Binary()
+	if err != nil {
+		return nil, err
+	}
+	return run(ctx, bin, 0, dir, []string{"dev", "--processes", "--data", dir}, nil, time.Minute)
+}
+
+func run(ctx context.Context, bin string, base int, dir string, args, env []string, limit time.Duration) (*Cluster, error) {
 	c := &Cluster{
-		Dir: o.Dir, Base: base, binary: bin, env: append(os.Environ(), o.Env...),
+		Dir: dir, Base: base, binary: bin, env: append(os.Environ(), env...),
 		output: &lockedBuffer{}, exited: make(chan struct{}),
 	}
-	c.cmd = exec.Command(bin, append(args, o.Args...)...)
+	c.cmd = exec.Command(bin, args...)
 	c.cmd.Env = c.env
 	c.cmd.Stdout, c.cmd.Stderr = c.output, c.output
 	// A group of its own: a signal to the test run does not reach it, Stop does.
@@ -91,16 +104,16 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 		c.exit = c.cmd.Wait()
 		close(c.exited)
 	}()
-	ready, cancel := context.WithTimeout(ctx, o.Ready)
+	ready, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err = Poll(ready, "cluster.json", func() (bool, error) {
+	err := Poll(ready, "cluster.json", func() (bool, error) {
 		select {
 		case <-c.exited:
 			return false, fmt.Errorf("dev ended while starting: %v", c.exit)
 		default:
 		}
 		f, err := c.file()
-		if errors.Is(err, os.ErrNotExist) {
+		if errors.Is(err, os.ErrNotExist) || err == nil && !f.served() {
 			return false, nil
 		}
 		if err != nil {
@@ -114,6 +127,24 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 		return nil, errors.Join(err, c.Stop(), errors.New(text))
 	}
 	return c, nil
+}
+
+// KillForeground ends the foreground process with SIGKILL.
+func (c *Cluster) KillForeground() {
+	c.cmd.Process.Kill()
+	<-c.exited
+}
+
+// Alive returns the members whose processes run.
+func (c *Cluster) Alive() ([]string, error) {
+	f, err := c.file()
+	var alive []string
+	for _, m := range f.Members {
+		if c.owns(m) {
+			alive = append(alive, m.ID)
+		}
+	}
+	return alive, err
 }
 
 // Stop ends the cluster as Ctrl-C does and waits until no process of it is left. It kills what has not ended after 20 s, which

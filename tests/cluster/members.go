@@ -29,6 +29,16 @@ type file struct {
 	Members   []Member `json:"members"`
 }
 
+// served tells whether the file is of a cluster that serves, not one that an earlier run left with everybody stopped.
+func (f file) served() bool {
+	for _, m := range f.Members {
+		if m.Running {
+			return true
+		}
+	}
+	return false
+}
+
 func (c *Cluster) file() (file, error) {
 	var f file
 	data, err := os.ReadFile(filepath.Join(c.Dir, "cluster.json"))
