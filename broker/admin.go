@@ -20,11 +20,12 @@ func (r *Replica) putTopic(req *remoting.Command, pend *remoting.Pending) {
 		return
 	}
 	t, err := parseTopic(req)
-	if err == nil && r.door() != nil {
-		err = r.door()
-	}
 	if err != nil {
 		answerError(pend, err)
+		return
+	}
+	if ref := r.door(); ref != nil {
+		answerError(pend, ref)
 		return
 	}
 	if _, err := r.commitCommand(state.RecordTopicPut, state.AppendTopicPut(nil, state.Put, t)); err != nil {

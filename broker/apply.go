@@ -200,6 +200,9 @@ type sendReply struct {
 // finish answers a send.
 func (s *send) finish(r *Replica, o outcome) {
 	if s.whenDone != nil {
+		if o == outcomeOK && s.dropped {
+			o = outcomeNotStored
+		}
 		s.whenDone(r, o, s)
 		return
 	}

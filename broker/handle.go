@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ledgermq/ledgermq/broker/state"
@@ -82,6 +83,7 @@ func errorAnswer(err error) (code int32, remark string) {
 	var name *message.NameError
 	var format *message.FormatError
 	var notMaster *raftlog.NotMasterError
+	var parked *raftlog.ParkedError
 	switch {
 	case errors.As(err, &ref):
 		return ref.code, ref.remark
@@ -91,13 +93,29 @@ func errorAnswer(err error) (code int32, remark string) {
 		return remoting.InvalidParameter, err.Error()
 	case errors.As(err, &format):
 		return remoting.MessageIllegal, err.Error()
-	case errors.As(err, &notMaster):
+	case errors.As(err, &notMaster), errors.As(err, &parked), errors.Is(err, raftlog.ErrClosed):
 		return remoting.ServiceNotAvailable, remarkNotStored
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return remoting.ServiceNotAvailable, "no quorum answered in time"
 	}
 	return remoting.SystemError, err.Error()
 }
+
+// notStored is what is answered to a send that err ended before its message was proposed: nothing of it can be in the log,
+// whatever else is unknown.
+func notStored(err error) *refusal {
+	code, remark := errorAnswer(err)
+	if strings.HasPrefix(remark, unknownMark) {
+		remark = "the topic could not be made sure of in time"
+	}
+	return &refusal{code, notStoredMark + strings.TrimPrefix(remark, notStoredMark)}
+}
+
+// Each answer to a send that is not OK begins with one of these.
+const (
+	notStoredMark = "[NOT_STORED] "
+	unknownMark   = "[UNKNOWN] "
+)
 
 func answerError(p *remoting.Pending, err error) {
 	code, remark := errorAnswer(err)
@@ -121,6 +139,9 @@ func (r *Replica) confirm(ctx context.Context) error {
 
 // commitCommand proposes a command of a request that may block, and turns its outcome into an error.
 func (r *Replica) commitCommand(kind uint8, body []byte) (state.Effect, error) {
+	if recordSpace(len(body)) > maxSendSpace {
+		return state.Effect{}, refuse(remoting.InvalidParameter, "[NOT_STORED] a change of %d bytes is over the limit of one frame", len(body))
+	}
 	e, o := r.await(kind, body)
 	switch o {
 	case outcomeOK:

@@ -7,8 +7,12 @@ import (
 	"github.com/ledgermq/ledgermq/broker/state"
 	"github.com/ledgermq/ledgermq/index"
 	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/remoting"
 )
+
+// maxClientID bounds the name of a client that the log keeps.
+const maxClientID = 1024
 
 type queueJSON struct {
 	Topic      string `json:"topic"`
@@ -34,6 +38,14 @@ func (r *Replica) lockQueues(req *remoting.Command, pend *remoting.Pending) {
 	}
 	if body.Group == "" || body.Client == "" {
 		answerError(pend, refuse(remoting.SystemError, "the body names no consumerGroup or no clientId"))
+		return
+	}
+	if err := message.ValidGroup(body.Group); err != nil {
+		answerError(pend, err)
+		return
+	}
+	if len(body.Client) > maxClientID {
+		answerError(pend, refuse(remoting.InvalidParameter, "a clientId of %d bytes is over the limit of %d", len(body.Client), maxClientID))
 		return
 	}
 	byKey := map[index.Key]queueJSON{}

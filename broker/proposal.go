@@ -249,7 +249,8 @@ func (r *Replica) propose(p proposal) bool {
 // when this replica is not master.
 func (r *Replica) proposeCommand(kind uint8, body []byte, done func(o outcome, e state.Effect)) {
 	c := &command{kind: kind, body: body, at: r.now(), done: done}
-	if !r.propose(c) {
+	// A command that no frame can hold would stand in the way of all behind it.
+	if c.space() > maxSendSpace || !r.propose(c) {
 		c.finish(r, outcomeNotStored)
 	}
 }

@@ -56,6 +56,9 @@ func parsePull(req *remoting.Command) (p pullRequest, err error) {
 	p.subVersion = i64("subVersion")
 	p.subscription, _ = req.Get("subscription")
 	p.expression = req.GetOr("expressionType", expressionTag)
+	if err == nil {
+		err = message.ValidGroup(p.group)
+	}
 	if err == nil && p.max <= 0 {
 		err = refuse(remoting.InvalidParameter, "maxMsgNums %d: ask for at least 1", p.max)
 	}

@@ -115,7 +115,7 @@ func (r *Replica) handleSend(c *remoting.Conn, req *remoting.Command) {
 	}
 	s, err := parseSend(req)
 	if err != nil {
-		replyError(c, req, err)
+		replyError(c, req, notStored(err))
 		return
 	}
 	if ref := r.door(); ref != nil {
@@ -129,7 +129,7 @@ func (r *Replica) handleSend(c *remoting.Conn, req *remoting.Command) {
 	}
 	p, err := r.prepare(c, req, &s, &t, false)
 	if err != nil {
-		replyError(c, req, err)
+		replyError(c, req, notStored(err))
 		return
 	}
 	p.reply.pending = c.Pending(req)
@@ -143,7 +143,7 @@ func (r *Replica) handleSend(c *remoting.Conn, req *remoting.Command) {
 func (r *Replica) sendSlowly(req *remoting.Command, pend *remoting.Pending) {
 	p, err := r.prepareSlowly(req, pend.Conn())
 	if err != nil {
-		answerError(pend, err)
+		answerError(pend, notStored(err))
 		return
 	}
 	p.reply.pending = *pend
@@ -156,6 +156,9 @@ func (r *Replica) prepareSlowly(req *remoting.Command, c *remoting.Conn) (*send,
 	s, err := parseSend(req)
 	if err != nil {
 		return nil, err
+	}
+	if ref := r.door(); ref != nil { // one that met the new master here did not pass it yet
+		return nil, ref
 	}
 	t, found := r.st.Topic(s.topic)
 	if !found {

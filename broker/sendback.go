@@ -21,7 +21,7 @@ func (r *Replica) sendBack(req *remoting.Command, pend *remoting.Pending) {
 	}
 	p, err := r.prepareBack(req)
 	if err != nil {
-		answerError(pend, err)
+		answerError(pend, notStored(err))
 		return
 	}
 	if p == nil {

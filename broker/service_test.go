@@ -147,6 +147,11 @@ func TestBadRequests(t *testing.T) {
 		{"heartbeat that is no JSON", remoting.HeartBeat, []byte("{"), nil, remoting.SystemError},
 		{"heartbeat of a bad group", remoting.HeartBeat, []byte(`{"clientID":"c","consumerDataSet":[{"groupName":"a b"}]}`), nil, remoting.InvalidParameter},
 		{"list of a group without members", remoting.GetConsumerListByGroup, nil, []string{"consumerGroup", "cg"}, remoting.SystemError},
+		{"pull by a group with a bad name", remoting.PullMessage, nil, pullFields("c g", "T", 0), remoting.InvalidParameter},
+		{"lock by a group with a bad name", remoting.LockBatchMQ, []byte(`{"consumerGroup":"c g","clientId":"c"}`), nil, remoting.InvalidParameter},
+		{"lock by an endless client id", remoting.LockBatchMQ, []byte(`{"consumerGroup":"cg","clientId":"` + strings.Repeat("c", 5000) + `"}`), nil, remoting.InvalidParameter},
+		{"group with attributes that no frame can hold", remoting.UpdateAndCreateSubscriptionGroup, []byte(`{"groupName":"cg2","attributes":{"a":"` + strings.Repeat("v", 6<<20) + `"}}`), nil, remoting.InvalidParameter},
+		{"send-back without an offset", remoting.ConsumerSendMsgBack, nil, []string{"group", "cg", "delayLevel", "0"}, remoting.SystemError},
 		{"send-back of an unknown group", remoting.ConsumerSendMsgBack, nil, []string{"group", "nobody", "offset", "4200", "delayLevel", "0"}, remoting.SubscriptionGroupNotExist},
 		{"view of no message", remoting.ViewMessageByID, nil, []string{"offset", "123"}, remoting.SystemError},
 		{"view beyond the end", remoting.ViewMessageByID, nil, []string{"offset", "4611686018427387904"}, remoting.SystemError},
@@ -162,6 +167,12 @@ func TestBadRequests(t *testing.T) {
 		}
 		if resp.Code != remoting.PullOffsetMoved && strings.TrimSpace(resp.Remark) == "" {
 			t.Errorf("%s: the answer has no remark", tt.name)
+		}
+		switch tt.code {
+		case remoting.SendMessage, remoting.SendBatchMessage, remoting.ConsumerSendMsgBack:
+			if !strings.HasPrefix(resp.Remark, "[NOT_STORED] ") {
+				t.Errorf("%s: the remark does not say that nothing was stored: %q", tt.name, resp.Remark)
+			}
 		}
 		if strings.Contains(resp.Remark, "\n") || strings.Contains(resp.Remark, "goroutine") {
 			t.Errorf("%s: the remark is not one line: %q", tt.name, resp.Remark)
