@@ -183,14 +183,15 @@ func (f *forwarder) mark(req *remoting.Command, pend *remoting.Pending) {
 	}
 }
 
-// oneWay sends a request of this replica's own to the master. It is lost when there is none.
+// oneWay sends a request of this replica's own to the master. It is lost when none is known: nobody waits for it, and it holds up
+// no worker.
 func (f *forwarder) oneWay(req *remoting.Command) {
-	ctx, cancel := context.WithTimeout(f.r.ctx, forwardTimeout)
-	defer cancel()
-	addr, err := f.r.waitMaster(ctx)
-	if err != nil {
+	addr := f.r.masterAddr()
+	if addr == "" {
 		return
 	}
+	ctx, cancel := context.WithTimeout(f.r.ctx, forwardTimeout)
+	defer cancel()
 	if cl, err := f.dial(ctx, addr); err == nil {
 		req.SetInt64(fieldForward, int64(f.r.term()))
 		if err := cl.OneWay(req); err != nil {

@@ -33,6 +33,7 @@ type holds struct {
 	mu      sync.Mutex
 	byQueue map[index.Key][]*heldPull
 	n       int
+	next    time.Time // no deadline of byQueue is before it
 }
 
 func newHolds() holds { return holds{byQueue: map[index.Key][]*heldPull{}} }
@@ -44,6 +45,9 @@ func (h *holds) add(p *heldPull) bool {
 	defer h.mu.Unlock()
 	if h.n >= maxHeld {
 		return false
+	}
+	if h.n == 0 || p.deadline.Before(h.next) {
+		h.next = p.deadline
 	}
 	h.byQueue[p.key] = append(h.byQueue[p.key], p)
 	h.n++
@@ -71,14 +75,27 @@ func (h *holds) take(k index.Key, end ids.QueueOffset) []*heldPull {
 	return h.remove(k, func(p *heldPull) bool { return p.req.offset < end })
 }
 
-// expired removes the pulls whose time is over, and those whose client is gone.
+// expired removes the pulls whose time is over. It looks at them only when one may be.
 func (h *holds) expired(now time.Time) []*heldPull {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var out []*heldPull
-	for k := range h.byQueue {
-		out = append(out, h.remove(k, func(p *heldPull) bool { return !now.Before(p.deadline) })...)
+	if h.n == 0 || now.Before(h.next) {
+		return nil
 	}
+	var out []*heldPull
+	next := now.Add(maxSuspend)
+	for k := range h.byQueue {
+		out = append(out, h.remove(k, func(p *heldPull) bool {
+			if now.Before(p.deadline) {
+				if p.deadline.Before(next) {
+					next = p.deadline
+				}
+				return false
+			}
+			return true
+		})...)
+	}
+	h.next = next
 	return out
 }
 
@@ -103,10 +120,10 @@ func (h *holds) all() []*heldPull {
 }
 
 // withdraw removes p and tells whether it still waited: who removes a pull answers it.
-func (h *holds) withdraw(p *heldPull) bool {
+func (h *holds) withdraw(p *heldPull, k index.Key) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.remove(p.key, func(o *heldPull) bool { return o == p })) > 0
+	return len(h.remove(k, func(o *heldPull) bool { return o == p })) > 0
 }
 
 func (h *holds) remove(k index.Key, which func(*heldPull) bool) (out []*heldPull) {

@@ -127,6 +127,7 @@ func (r *Replica) handlePull(c *remoting.Conn, req *remoting.Command) {
 	}
 	if f.code == remoting.PullNotFound && p.sysFlag&message.PullSuspend != 0 && p.suspend > 0 {
 		p.own()
+		r.counters.pullsHeld.Add(1)
 		r.hold(&heldPull{req: p, key: k, pending: c.Pending(req), conn: c, deadline: r.now().Add(p.suspend), ahead: p.offset > f.max})
 		return
 	}
@@ -199,8 +200,20 @@ func (r *Replica) entries(k index.Key, from ids.QueueOffset, limit int, dst []in
 
 const indexTries = 1000
 
-// look reads from a queue into s.body. It never blocks but for the disk.
-func (r *Replica) look(k index.Key, p *pullRequest, s *pullScratch) (f found, err error) {
+// look reads from a queue into s.body. It never blocks but for the disk. A front that is cut meanwhile is no error.
+func (r *Replica) look(k index.Key, p *pullRequest, s *pullScratch) (found, error) {
+	for {
+		f, err := r.lookOnce(k, p, s)
+		if err == nil {
+			return f, nil
+		}
+		if first, _ := r.queueRange(k); first <= f.min {
+			return f, err
+		}
+	}
+}
+
+func (r *Replica) lookOnce(k index.Key, p *pullRequest, s *pullScratch) (f found, err error) {
 	s.body = s.body[:0]
 	f.min, f.max = r.queueRange(k)
 	f.next = p.offset
@@ -328,17 +341,19 @@ func (r *Replica) beyondEnd(c *remoting.Conn, req *remoting.Command, p pullReque
 
 // hold keeps a pull. A message that came between the look and the hold is noticed by looking again.
 func (r *Replica) hold(h *heldPull) {
-	r.counters.pullsHeld.Add(1)
+	offset, key := h.req.offset, h.key // once it is held, another goroutine may go on with it
 	if !r.holds.add(h) {
 		r.expire(h)
 		return
 	}
-	if _, end := r.queueRange(h.key); h.req.offset < end && r.holds.withdraw(h) {
+	if _, end := r.queueRange(key); offset < end && r.holds.withdraw(h, key) {
 		r.resume(h)
+	} else if r.ctx.Err() != nil && r.holds.withdraw(h, key) {
+		r.expire(h) // housekeeping has ended all others
 	}
 }
 
-// wake hands the pulls of queues that got messages to the worker pool. It runs on the loop.
+// wake goes on with the pulls of queues that got messages, on a goroutine of their own. It runs on the loop.
 func (r *Replica) wake() {
 	var all []*heldPull
 	for k := range r.woken {
@@ -349,14 +364,12 @@ func (r *Replica) wake() {
 	if len(all) == 0 {
 		return
 	}
-	run := func() {
+	// Not in the worker pool: all workers may wait for a quorum or for a master.
+	r.spawn(func() {
 		for _, h := range all {
 			r.resume(h)
 		}
-	}
-	if !r.srv.Go(run) {
-		r.spawn(run)
-	}
+	})
 }
 
 // resume looks again for a held pull. What its filter passes over moves it on, and it waits for more until its time is over.

@@ -128,7 +128,7 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	l, advertise, err := n.o.ClientListener(f.Group)
 	if err != nil {
 		n.fail(fmt.Errorf("broker: group %s: client port: %w", f.Group, err))
-		return nil, errors.Join(&listenError{err}, r.clog.Close(false))
+		return nil, errors.Join(&listenError{err}, r.idx.Close(), r.clog.Close(false))
 	}
 	r.advertise, r.storeHost = advertise, hostOf(advertise, l)
 	r.forwarder = newForwarder(r)
@@ -183,8 +183,12 @@ func (r *Replica) recover() error {
 		return fmt.Errorf("the state snapshot is of entry %d but the log ends at %d: the log lost its tail", meta.Index, t.Index)
 	}
 	r.st = st
-	if r.idx, err = index.Open(index.Options{FS: fs, Dir: filepath.Join(r.dir, "index"), SegmentSize: r.clog.SegmentSize(), FirstOffset: r.clog.FirstOffset()}); err != nil {
+	if r.idx, err = index.Open(index.Options{FS: fs, Dir: filepath.Join(r.dir, "index"), Group: r.gid, SegmentSize: r.clog.SegmentSize(),
+		FirstOffset: r.clog.FirstOffset(), EndOffset: r.clog.Tail().Offset}); err != nil {
 		return fmt.Errorf("open the queue index: %w", err)
+	}
+	for _, p := range r.idx.Problems() {
+		r.log.Error().Err(p).Msg("a file of the queue index cannot be used: it is rebuilt from the log")
 	}
 	r.applied.Store(uint64(meta.Index))
 	r.appliedEnd.Store(int64(meta.Offset))

@@ -12,21 +12,22 @@ type creation struct {
 	err  error
 }
 
-// once runs make for a name unless that runs already; then it waits for it.
-func (r *Replica) once(name string, make func() error) error {
-	c := &creation{done: newDone()}
+// once runs create for a name unless that runs already; then it waits for it.
+func (r *Replica) once(name string, create func() error) error {
+	c := &creation{done: make(chan struct{})}
 	if other, running := r.creating.LoadOrStore(name, c); running {
 		o := other.(*creation)
 		<-o.done
 		return o.err
 	}
-	c.err = make()
-	r.creating.Delete(name)
-	close(c.done)
+	c.err = refuse(remoting.SystemError, "the creation of %s failed", name) // what others get if create panics
+	defer func() {
+		r.creating.Delete(name)
+		close(c.done)
+	}()
+	c.err = create()
 	return c.err
 }
-
-func newDone() chan struct{} { return make(chan struct{}) }
 
 // ensureTopic creates a topic that does not exist and returns the one that then does. It may block.
 func (r *Replica) ensureTopic(t state.Topic) (state.Topic, error) {
