@@ -15,7 +15,8 @@ import (
 type checkpoint struct {
 	busy   atomic.Bool
 	offset atomic.Int64 // of the newest durable snapshot: the log before it is not needed for a start
-	cut    atomic.Int64 // the front that the group agreed on; files go once the snapshot is past it
+	older  atomic.Int64 // of the one before, as far as this process knows: with it a start works if the newest is damaged
+	cut    atomic.Int64 // the front that the group agreed on; files go once both snapshots are past it
 	wg     sync.WaitGroup
 }
 
@@ -44,8 +45,29 @@ func (r *Replica) checkpointIfDue(c raftlog.Committed) error {
 	return nil
 }
 
+// snapshotMeta is that of a snapshot of now, without the frame's term and chain.
 func (r *Replica) snapshotMeta() state.SnapshotMeta {
 	return state.SnapshotMeta{Group: r.gid, Index: ids.Index(r.applied.Load()), Offset: ids.PhysicalOffset(r.appliedEnd.Load())}
+}
+
+// lastCheckpoint is the one of a clean stop. The loop has ended.
+func (r *Replica) lastCheckpoint() error {
+	meta := r.snapshotMeta()
+	if meta.Index == 0 {
+		return nil
+	}
+	if meta.Offset == ids.PhysicalOffset(r.checkpoint.offset.Load()) { // the snapshot is there; the index may have been rebuilt
+		if err := r.idx.Checkpoint(meta.Offset); err != nil {
+			return fmt.Errorf("last checkpoint of the queue index: %w", err)
+		}
+		return nil
+	}
+	f, err := r.clog.ReadFrame(meta.Index, nil)
+	if err != nil {
+		return fmt.Errorf("read the last applied frame: %w", err)
+	}
+	meta.Term, meta.Chain = f.Term(), f.Chain()
+	return r.writeCheckpoint(meta, r.st)
 }
 
 // writeCheckpoint makes index and state durable up to meta, then gives up the files that both no longer need.
@@ -59,7 +81,9 @@ func (r *Replica) writeCheckpoint(meta state.SnapshotMeta, st *state.State) erro
 	if _, err := state.WriteSnapshot(r.node.o.FS, r.dir, meta, st); err != nil {
 		return err
 	}
-	r.checkpoint.offset.Store(int64(meta.Offset))
+	if before := r.checkpoint.offset.Swap(int64(meta.Offset)); before < int64(meta.Offset) {
+		r.checkpoint.older.Store(before)
+	}
 	return r.dropCutFiles()
 }
 
@@ -71,11 +95,12 @@ func (r *Replica) cutTo(base ids.PhysicalOffset) {
 	}
 }
 
-// dropCutFiles removes what lies before the agreed front, once this replica's own snapshot is past it.
+// dropCutFiles removes what lies before the agreed front, as far as both of this replica's snapshots are past it: after a cut they
+// are primary data, and each of them must be enough for a start.
 func (r *Replica) dropCutFiles() error {
-	cut := ids.PhysicalOffset(r.checkpoint.cut.Load())
-	if cut == 0 || cut > ids.PhysicalOffset(r.checkpoint.offset.Load()) || cut <= r.clog.FirstOffset() {
+	front := min(r.checkpoint.cut.Load(), r.checkpoint.older.Load()&^(r.clog.SegmentSize()-1))
+	if ids.PhysicalOffset(front) <= r.clog.FirstOffset() {
 		return nil
 	}
-	return errors.Join(r.idx.CutFront(cut), r.clog.CutFront(cut))
+	return errors.Join(r.idx.CutFront(ids.PhysicalOffset(front)), r.clog.CutFront(ids.PhysicalOffset(front)))
 }

@@ -201,6 +201,48 @@ func TestRetention(t *testing.T) {
 	w.fill(5000, 4, 1<<10) // the others go on
 }
 
+// After a cut either of the two state snapshots is enough: the log reaches back to the older one.
+func TestEitherSnapshotServesAfterACut(t *testing.T) {
+	t.Parallel()
+	c := newTunedCluster(t, func(o *broker.NodeOptions) { o.RetentionBytes, o.CheckpointBytes = 1<<20, 18<<20 }, "g1")
+	w := c.wire(c.master("g1"), "g1")
+	w.topic("T", 4)
+	w.fill(0, 45, 1<<20)
+	node := c.slave("g1")
+	dir := c.groupDir(node)
+	var snapshots []string
+	eventually(t, 40*time.Second, func() error {
+		snapshots, _ = filepath.Glob(filepath.Join(dir, "state-*.snap"))
+		logs, err := filepath.Glob(filepath.Join(dir, "log", "00000000000000000000.log"))
+		if err != nil || len(logs) > 0 || len(snapshots) < 2 {
+			return fmt.Errorf("%s still has %v, and the snapshots %v (%v)", node, logs, snapshots, err)
+		}
+		return nil
+	})
+	want := w.answers()
+	c.kill(node)
+	newest := snapshots[len(snapshots)-1]
+	b, err := os.ReadFile(newest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)-1] ^= 1
+	if err := os.WriteFile(newest, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.start(node)
+	s := c.wire(node, "g1")
+	eventually(t, 20*time.Second, func() error {
+		if err := c.nodes[node].Ready(); err != nil {
+			return err
+		}
+		if got := s.answers(); got != want {
+			return fmt.Errorf("with its older snapshot it answers\n%s\nbefore\n%s", got, want)
+		}
+		return nil
+	})
+}
+
 // A wiped disk, a restored backup and a foreign folder are lost identities: parked, named, never voting.
 func TestLostIdentities(t *testing.T) {
 	t.Parallel()

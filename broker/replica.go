@@ -182,6 +182,9 @@ func (r *Replica) recover() error {
 	if t := r.clog.Tail(); meta.Index > t.Index {
 		return fmt.Errorf("the state snapshot is of entry %d but the log ends at %d: the log lost its tail", meta.Index, t.Index)
 	}
+	if first := r.clog.FirstIndex(); meta.Index+1 < first {
+		return fmt.Errorf("the newest usable state snapshot is of entry %d but the log begins at %d: a peer's is needed", meta.Index, first)
+	}
 	r.st = st
 	if r.idx, err = index.Open(index.Options{FS: fs, Dir: filepath.Join(r.dir, "index"), Group: r.gid, SegmentSize: r.clog.SegmentSize(),
 		FirstOffset: r.clog.FirstOffset(), EndOffset: r.clog.Tail().Offset}); err != nil {
@@ -268,7 +271,7 @@ func (r *Replica) close(clean bool) error {
 	r.wg.Wait()
 	r.checkpoint.wg.Wait()
 	if clean {
-		errs = append(errs, r.writeCheckpoint(r.snapshotMeta(), r.st))
+		errs = append(errs, r.lastCheckpoint())
 	}
 	errs = append(errs, r.idx.Close(), r.clog.Close(clean))
 	return errors.Join(errs...)
