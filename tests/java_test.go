@@ -3,7 +3,6 @@ package tests
 import (
 	"bufio"
 	"bytes"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -162,5 +161,5 @@ func TestJavaSurvivesKill(t *testing.T) {
 			t.Errorf("%s was answered OK and is lost", name)
 		}
 	}
-	t.Log(fmt.Sprintf("%d sends answered OK", len(acked)))
+	t.Logf("%d sends answered OK", len(acked))
 }

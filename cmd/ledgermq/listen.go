@@ -208,14 +208,3 @@ func (p *clientPorts) save() error {
 	}
 	return vfs.WriteFileAtomic(vfs.OS, p.file, append(data, '\n'))
 }
-
-// byGroup returns the ports given so far, for cluster.json.
-func (p *clientPorts) byGroup() map[string]int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	out := make(map[string]int, len(p.ports))
-	for g, port := range p.ports {
-		out[g] = port
-	}
-	return out
-}
