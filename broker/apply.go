@@ -194,11 +194,16 @@ func (r *Replica) refuseOverdue(now time.Time) {
 type sendReply struct {
 	pending remoting.Pending
 	queue   ids.QueueID
-	unique  string // UNIQ_KEY of the message, for transactionId
+	unique  []byte // UNIQ_KEY of the message, for transactionId
 }
 
-// finish answers a send.
+// finish answers a send and ends its life.
 func (s *send) finish(r *Replica, o outcome) {
+	s.answer(r, o)
+	s.release()
+}
+
+func (s *send) answer(r *Replica, o outcome) {
 	if s.whenDone != nil {
 		if o == outcomeOK && s.dropped {
 			o = outcomeNotStored
@@ -246,8 +251,8 @@ func (r *Replica) sendOK(resp *remoting.Command, s *send) {
 	resp.SetBytes("msgId", r.scratch)
 	resp.SetInt64("queueId", int64(s.reply.queue))
 	resp.SetInt64("queueOffset", int64(s.first))
-	if s.reply.unique != "" {
-		resp.Set("transactionId", s.reply.unique)
+	if len(s.reply.unique) > 0 {
+		resp.SetBytes("transactionId", s.reply.unique)
 	}
 	resp.Set(message.KeyMsgRegion, defaultRegion)
 	resp.Set(message.KeyTraceOn, "true")

@@ -18,7 +18,7 @@ import (
 
 // loop is a replica without Raft, clients and node: the test is its loop goroutine.
 type loop struct {
-	t    *testing.T
+	t    testing.TB
 	r    *Replica
 	log  *commitlog.Log
 	tail commitlog.Tail
@@ -26,7 +26,7 @@ type loop struct {
 	key  index.Key
 }
 
-func newLoop(t *testing.T) *loop {
+func newLoop(t testing.TB) *loop {
 	t.Helper()
 	fs := vfs.NewMem()
 	o := commitlog.Options{FS: fs, Dir: "log", Cluster: ids.ClusterID(ids.NewUUID(nil)), Group: ids.GroupID(ids.NewUUID(nil)), SegmentSize: 16 << 20}

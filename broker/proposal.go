@@ -153,18 +153,38 @@ func (r *Replica) takeBack(t *batch) {
 // recordSpace is what a record of n body bytes takes in a frame.
 func recordSpace(n int) int { return commitlog.RecordSpace(n) }
 
-// send is the proposal of one or several messages to one queue.
+// send is the proposal of one or several messages to one queue. Its memory is used again: newSend makes one, finish ends its life.
 type send struct {
 	key     index.Key
 	buf     []byte // RocketMQ records, back to back
 	recs    []sendRecord
-	one     [1]sendRecord // backing of recs for the common case
 	at      time.Time
 	dropped bool // its topic was deleted before it was applied
 
 	first    ids.QueueOffset // of the first message, set by form
 	reply    sendReply
 	whenDone func(r *Replica, o outcome, s *send) // instead of an answer on the wire; may be nil
+}
+
+var sends = sync.Pool{New: func() any { return new(send) }}
+
+// newSend returns a send that is empty but for its time.
+func newSend(at time.Time) *send {
+	s := sends.Get().(*send)
+	s.at = at
+	return s
+}
+
+// maxKeptRecords bounds the buffer that a send keeps for the next one.
+const maxKeptRecords = 64 << 10
+
+// release gives s back. Nobody may use it afterwards.
+func (s *send) release() {
+	if cap(s.buf) > maxKeptRecords {
+		s.buf, s.recs = nil, nil
+	}
+	*s = send{buf: s.buf[:0], recs: s.recs[:0], reply: sendReply{unique: s.reply.unique[:0]}}
+	sends.Put(s)
 }
 
 type sendRecord struct {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -135,6 +136,7 @@ func (r *Replica) handleSend(c *remoting.Conn, req *remoting.Command) {
 	p.reply.pending = c.Pending(req)
 	if !r.propose(p) {
 		p.reply.pending.AppendAnswer(remoting.NewResponse(remoting.ServiceNotAvailable, remarkNotStored))
+		p.release()
 	}
 }
 
@@ -149,6 +151,7 @@ func (r *Replica) sendSlowly(req *remoting.Command, pend *remoting.Pending) {
 	p.reply.pending = *pend
 	if !r.propose(p) {
 		pend.Answer(remoting.NewResponse(remoting.ServiceNotAvailable, remarkNotStored))
+		p.release()
 	}
 }
 
@@ -212,24 +215,28 @@ func (r *Replica) prepare(c *remoting.Conn, req *remoting.Command, s *sendReques
 	if len(req.Body) > message.MaxBody {
 		return nil, refuse(remoting.MessageIllegal, "[NOT_STORED] a body of %d bytes is over the limit of %d", len(req.Body), message.MaxBody)
 	}
-	p := &send{at: r.now()}
 	queue, err := pickQueue(t, s.queue)
 	if err != nil {
 		return nil, err
 	}
-	p.key = index.Key{Topic: t.ID, Queue: queue}
-	p.reply.queue = queue
 	rec := message.Record{QueueID: queue, Flag: s.flag, SysFlag: s.sysFlag &^ message.SysTransaction, BornTime: s.bornTime,
 		BornHost: r.bornHost(c, req), StoreHost: r.storeHost, ReconsumeTimes: s.reconsume, Topic: t.Name}
 	if s.sysFlag&message.SysTransaction != 0 {
 		return nil, refuse(remoting.MessageIllegal, "[NOT_STORED] transactional messages are not supported yet")
 	}
+	p := newSend(r.now())
+	p.key = index.Key{Topic: t.ID, Queue: queue}
+	p.reply.queue = queue
 	if s.batch {
-		return p, r.encodeBatch(p, &rec, req.Body, retry)
+		err = r.encodeBatch(p, &rec, req.Body, retry)
+	} else {
+		rec.Body, rec.Properties = req.Body, s.properties
+		var unique string
+		unique, err = r.encodeOne(p, &rec, retry, true)
+		p.reply.unique = append(p.reply.unique, unique...)
 	}
-	rec.Body = req.Body
-	rec.Properties = s.properties
-	if p.reply.unique, err = r.encodeOne(p, &rec, retry, true); err != nil {
+	if err != nil {
+		p.release()
 		return nil, err
 	}
 	return p, nil
@@ -246,7 +253,8 @@ func pickQueue(t *state.Topic, q int32) (ids.QueueID, error) {
 	return ids.QueueID(q), nil
 }
 
-// encodeOne checks a message's properties, adds a unique key where there is none, and appends the record to p.
+// encodeOne checks a message's properties, adds a unique key where there is none, and appends the record to p. The key that it
+// returns may lie in the request.
 func (r *Replica) encodeOne(p *send, rec *message.Record, retry, needUnique bool) (unique string, err error) {
 	c, err := checkProperties(rec.Properties, retry)
 	if err != nil {
@@ -257,15 +265,12 @@ func (r *Replica) encodeOne(p *send, rec *message.Record, retry, needUnique bool
 	if unique == "" && needUnique {
 		unique = message.NewUniqueKey()
 		rec.Properties = message.AppendProperty(rec.Properties, message.KeyUniqueKey, unique)
-	} else {
-		unique = strings.Clone(unique)
 	}
 	if len(rec.Properties) > message.MaxProperties {
 		return "", refuse(remoting.MessageIllegal, "[NOT_STORED] properties of %d bytes are over the limit of %d", len(rec.Properties), message.MaxProperties)
 	}
-	if p.buf == nil {
-		p.buf = make([]byte, 0, rec.Size())
-		p.recs = p.one[:0]
+	if len(p.recs) == 0 {
+		p.buf = slices.Grow(p.buf, rec.Size())
 	}
 	p.buf = rec.AppendTo(p.buf)
 	p.recs = append(p.recs, sendRecord{end: len(p.buf), tags: message.TagsCode(c.tags)})

@@ -32,6 +32,7 @@ func (r *Replica) sendBack(req *remoting.Command, pend *remoting.Pending) {
 	p.whenDone = func(r *Replica, o outcome, _ *send) { answerOutcome(&answer, o) }
 	if !r.propose(p) {
 		answerError(pend, refuse(remoting.ServiceNotAvailable, remarkNotStored))
+		p.release()
 	}
 }
 
@@ -106,8 +107,10 @@ func (r *Replica) prepareBack(req *remoting.Command) (*send, error) {
 	rec.Topic, rec.QueueID, rec.StoreHost = t.Name, 0, r.storeHost
 	rec.ReconsumeTimes++
 	rec.PreparedOffset = 0
-	p := &send{at: r.now(), key: index.Key{Topic: t.ID}}
+	p := newSend(r.now())
+	p.key = index.Key{Topic: t.ID}
 	if _, err := r.encodeOne(p, &rec, true, false); err != nil {
+		p.release()
 		return nil, err
 	}
 	return p, nil
