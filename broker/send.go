@@ -39,68 +39,100 @@ type sendRequest struct {
 	batch         bool
 }
 
-// sendFields are the names of the fields in either version.
-type sendFields struct {
-	topic, defaultTopic, defaultQueues, queue, sysFlag, bornTime, flag, properties, reconsume, maxReconsume, batch string
+// sendLetter returns the letter that version 2 has for a field of version 1, 0 for one that does not matter here.
+func sendLetter(name string) byte {
+	switch name {
+	case "topic":
+		return 'b'
+	case "defaultTopic":
+		return 'c'
+	case "defaultTopicQueueNums":
+		return 'd'
+	case "queueId":
+		return 'e'
+	case "sysFlag":
+		return 'f'
+	case "bornTimestamp":
+		return 'g'
+	case "flag":
+		return 'h'
+	case "properties":
+		return 'i'
+	case "reconsumeTimes":
+		return 'j'
+	case "maxReconsumeTimes":
+		return 'l'
+	case "batch":
+		return 'm'
+	}
+	return 0
 }
 
-var (
-	sendFieldsV1 = sendFields{"topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "maxReconsumeTimes", "batch"}
-	sendFieldsV2 = sendFields{"b", "c", "d", "e", "f", "g", "h", "i", "j", "l", "m"}
-)
+// sendNeeds are the fields that a send must have, by letter; the bit of a letter is its place in sendNeeds.
+var sendNeeds = [...]struct {
+	letter byte
+	name   string // in version 1
+}{{'b', "topic"}, {'e', "queueId"}, {'f', "sysFlag"}, {'g', "bornTimestamp"}, {'h', "flag"}}
 
 // parseSend reads the header in one pass over its fields: it is on the path of every message.
 func parseSend(req *remoting.Command) (s sendRequest, err error) {
-	f := &sendFieldsV2
-	if req.Code == remoting.SendMessage {
-		f = &sendFieldsV1
-	}
+	v1 := req.Code == remoting.SendMessage
 	s.batch = req.Code == remoting.SendBatchMessage
 	var have uint
 	number := func(key, v string, bits int) int64 {
 		n, e := strconv.ParseInt(v, 10, bits)
 		if e != nil && err == nil {
-			err = &remoting.FieldError{Field: key, Value: strings.Clone(v), Reason: fmt.Sprintf("is no integer of %d bits", bits)}
+			err = &remoting.FieldError{Field: strings.Clone(key), Value: strings.Clone(v), Reason: fmt.Sprintf("is no integer of %d bits", bits)}
 		}
 		return n
 	}
 	for k, v := range req.Fields() {
-		switch k {
-		case f.topic:
+		var letter byte
+		if v1 {
+			letter = sendLetter(k)
+		} else if len(k) == 1 {
+			letter = k[0]
+		}
+		switch letter {
+		case 'b':
 			s.topic = v
 			have |= 1
-		case f.defaultTopic:
+		case 'c':
 			s.defaultTopic = v
-		case f.defaultQueues:
+		case 'd':
 			s.defaultQueues = int32(number(k, v, 32))
-		case f.queue:
+		case 'e':
 			s.queue = int32(number(k, v, 32))
 			have |= 2
-		case f.sysFlag:
+		case 'f':
 			s.sysFlag = int32(number(k, v, 32))
 			have |= 4
-		case f.bornTime:
+		case 'g':
 			s.bornTime = number(k, v, 64)
 			have |= 8
-		case f.flag:
+		case 'h':
 			s.flag = int32(number(k, v, 32))
 			have |= 16
-		case f.properties:
+		case 'i':
 			s.properties = v
-		case f.reconsume:
+		case 'j':
 			s.reconsume = int32(number(k, v, 32))
-		case f.maxReconsume:
+		case 'l':
 			s.maxReconsume = int32(number(k, v, 32))
 			s.hasMax = true
-		case f.batch:
+		case 'm':
 			s.batch = s.batch || v == "true"
 		}
 	}
 	if err != nil {
 		return s, err
 	}
-	for i, name := range []string{f.topic, f.queue, f.sysFlag, f.bornTime, f.flag} {
+	for i, need := range sendNeeds {
 		if have&(1<<i) == 0 {
+			name := need.name
+			if !v1 {
+				name = string(rune(need.letter))
+			}
 			return s, &remoting.FieldError{Field: name, Reason: "is missing"}
 		}
 	}
