@@ -70,6 +70,7 @@ func parsePull(req *remoting.Command) (p pullRequest, err error) {
 func (p *pullRequest) own() {
 	p.group, p.topic = strings.Clone(p.group), strings.Clone(p.topic)
 	p.subscription, p.expression = "", expressionTag
+	p.filter.own()
 }
 
 // pullScratch is the memory of one pull, used again by the next.
