@@ -25,6 +25,7 @@ import (
 // load sends numbered messages with the official Go client and remembers which were answered OK.
 type load struct {
 	topic    string
+	pause    time.Duration
 	producer rocketmq.Producer
 	stop     context.CancelFunc
 	senders  sync.WaitGroup
@@ -59,14 +60,20 @@ func newGoProducer(t *testing.T, c *cluster.Cluster) rocketmq.Producer {
 
 var instances atomic.Int64 // clients of one instance name share a connection table, which the tests must not
 
-// startLoad creates the topic and begins to send.
+// startLoad creates the topic and begins to send, each sender as fast as it gets answers.
 func startLoad(t *testing.T, c *cluster.Cluster, topic string, senders int) *load {
+	t.Helper()
+	return startPacedLoad(t, c, topic, senders, 0)
+}
+
+// startPacedLoad is startLoad with a pause after each send.
+func startPacedLoad(t *testing.T, c *cluster.Cluster, topic string, senders int, pause time.Duration) *load {
 	t.Helper()
 	if _, err := c.Admin(within(t, 20*time.Second), "topic", "create", topic, "--queues", "4"); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	l := &load{topic: topic, producer: newGoProducer(t, c), stop: stop, acked: make(map[string]bool), why: make(map[string]int)}
+	l := &load{topic: topic, pause: pause, producer: newGoProducer(t, c), stop: stop, acked: make(map[string]bool), why: make(map[string]int)}
 	l.last.Store(time.Now().UnixMilli())
 	for s := range senders {
 		l.senders.Go(func() { l.send(ctx, s) })
@@ -76,7 +83,15 @@ func startLoad(t *testing.T, c *cluster.Cluster, topic string, senders int) *loa
 }
 
 func (l *load) send(ctx context.Context, sender int) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for i := 0; ctx.Err() == nil; i++ {
+		select {
+		case <-timer.C:
+			timer.Reset(l.pause)
+		case <-ctx.Done():
+			return
+		}
 		body := fmt.Sprintf("%d:%d", sender, i)
 		// Not with ctx: the outcome of the last send is waited for too.
 		r, err := l.producer.SendSync(context.Background(), primitive.NewMessage(l.topic, []byte(body)))

@@ -38,6 +38,9 @@ func start(t *testing.T, o cluster.Options) *cluster.Cluster {
 		if err := c.Stop(); err != nil {
 			t.Errorf("stopping the cluster: %v", err)
 		}
+		if trouble := c.Trouble(); trouble != "" {
+			t.Errorf("a member wrote of what must never happen:\n%s", trouble)
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if out, err := c.Run(ctx, "log", "verify", c.Dir); err != nil {

@@ -205,6 +205,25 @@ func (c *Cluster) Logs() string {
 	return all.String()
 }
 
+// Trouble returns what the members' logs say of panics and, when the binary was built with the race detector, of data races.
+func (c *Cluster) Trouble() string {
+	var all strings.Builder
+	logs, _ := filepath.Glob(filepath.Join(c.Dir, "log", "*.log"))
+	for _, name := range logs {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			continue
+		}
+		text := string(data)
+		for _, mark := range []string{"WARNING: DATA RACE", "panic: ", "fatal error: "} {
+			if i := strings.Index(text, mark); i >= 0 {
+				fmt.Fprintf(&all, "--- %s\n%s\n", filepath.Base(name), text[i:min(len(text), i+4000)])
+			}
+		}
+	}
+	return all.String()
+}
+
 // Run runs one command of the binary, for instance Run(ctx, "admin", "cluster"), and returns its standard output. An *ExitError
 // carries the exit code and the standard error.
 func (c *Cluster) Run(ctx context.Context, args ...string) (string, error) {

@@ -1,0 +1,149 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/apache/rocketmq-client-go/v2"
+	"github.com/apache/rocketmq-client-go/v2/consumer"
+	"github.com/apache/rocketmq-client-go/v2/primitive"
+
+	"github.com/ledgermq/ledgermq/tests/cluster"
+)
+
+// consume subscribes with the official Go push consumer; see is called for every message, from many goroutines.
+func consume(t *testing.T, c *cluster.Cluster, topic, group string, see func(m *primitive.MessageExt) consumer.ConsumeResult,
+	opts ...consumer.Option) {
+	t.Helper()
+	opts = append([]consumer.Option{
+		consumer.WithNsResolver(primitive.NewPassthroughResolver(c.Namesrv)),
+		consumer.WithGroupName(group),
+		consumer.WithInstance(fmt.Sprintf("c%d", instances.Add(1))),
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+	}, opts...)
+	k, err := rocketmq.NewPushConsumer(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = k.Subscribe(topic, consumer.MessageSelector{}, func(_ context.Context, ms ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+		result := consumer.ConsumeSuccess
+		for _, m := range ms {
+			if r := see(m); r != consumer.ConsumeSuccess {
+				result = r
+			}
+		}
+		return result, nil
+	})
+	if err == nil {
+		err = k.Start()
+	}
+	if err != nil {
+		t.Fatalf("the official consumer: %v", err)
+	}
+	t.Cleanup(func() { k.Shutdown() })
+}
+
+// startConsumer counts what it receives.
+func startConsumer(t *testing.T, c *cluster.Cluster, topic, group string) *atomic.Int64 {
+	t.Helper()
+	received := &atomic.Int64{}
+	consume(t, c, topic, group, func(*primitive.MessageExt) consumer.ConsumeResult {
+		received.Add(1)
+		return consumer.ConsumeSuccess
+	})
+	return received
+}
+
+// bodies collects what was received, each with its number of deliveries.
+type bodies struct {
+	mu  sync.Mutex
+	got map[string]int
+}
+
+func (b *bodies) add(m *primitive.MessageExt) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.got == nil {
+		b.got = make(map[string]int)
+	}
+	b.got[string(m.Body)]++
+	return b.got[string(m.Body)]
+}
+
+func (b *bodies) has(all map[string]bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for body := range all {
+		if b.got[body] == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// TestConsumeThroughKill consumes with the official Go client while the master dies: every message that was answered OK arrives.
+func TestConsumeThroughKill(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{})
+	l := startPacedLoad(t, c, "ConsumeThroughKill", 4, 5*time.Millisecond)
+	l.awaitMore(t, 50, 30*time.Second)
+	got := &bodies{}
+	consume(t, c, "ConsumeThroughKill", "readers", func(m *primitive.MessageExt) consumer.ConsumeResult {
+		got.add(m)
+		return consumer.ConsumeSuccess
+	})
+	node := masterOf(t, c, "g1")
+	if err := c.Kill(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	l.awaitMore(t, 200, 60*time.Second)
+	if err := c.Restart(within(t, time.Minute), node); err != nil {
+		t.Fatal(err)
+	}
+	acked := l.end()
+	// A stock client reads its routes every 30 s, and rebalances every 20 s.
+	eventually(t, 2*time.Minute, "every acknowledged message", func() (bool, error) { return got.has(acked), nil })
+	l.check(t, c)
+}
+
+// TestRetriesEndAsDeadLetters refuses one message again and again with the official Go client.
+func TestRetriesEndAsDeadLetters(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Groups: 1})
+	p := newGoProducer(t, c)
+	defer p.Shutdown()
+	for _, body := range []string{"good", "bad"} {
+		if _, err := p.SendSync(t.Context(), primitive.NewMessage("Retries", []byte(body))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var bad, good atomic.Int64
+	consume(t, c, "Retries", "picky", func(m *primitive.MessageExt) consumer.ConsumeResult {
+		if string(m.Body) == "bad" {
+			bad.Add(1)
+			return consumer.ConsumeRetryLater
+		}
+		good.Add(1)
+		return consumer.ConsumeSuccess
+	}, consumer.WithMaxReconsumeTimes(2))
+	eventually(t, time.Minute, "three deliveries", func() (bool, error) { return bad.Load() >= 3 && good.Load() == 1, nil })
+	eventually(t, time.Minute, "the dead letter", func() (bool, error) {
+		out, err := c.Run(t.Context(), "consume", "%DLQ%picky", "--count", "1", "--idle", "1s", "--namesrv", c.Namesrv[0])
+		if err != nil && !isExit(err) {
+			return false, err
+		}
+		return out != "" && out[len(out)-5:] == " bad\n", nil
+	})
+	if n := bad.Load(); n != 3 {
+		t.Errorf("the bad message was delivered %d times, want 3", n)
+	}
+}
+
+func isExit(err error) bool {
+	_, ok := err.(*cluster.ExitError)
+	return ok
+}
