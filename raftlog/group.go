@@ -19,6 +19,7 @@ type Group struct {
 
 	wake   chan struct{} // something is in the inbox
 	wanted atomic.Bool   // Wake was called since the last turn
+	ready  atomic.Bool   // a frame could be formed at once: only then Wake need interrupt the loop's sleep
 
 	mu     sync.Mutex
 	in     inbox
@@ -123,9 +124,10 @@ func (g *Group) Receive(env peer.Envelope) {
 // envelopeCost is what an envelope without frames counts for in the inbox, in bytes.
 const envelopeCost int64 = 512
 
-// Wake tells that something waits in Form. It is cheap, and may be called for every request.
+// Wake tells that something waits in Form. It is cheap, and may be called for every request: while a frame is under way it
+// leaves a mark, which the turn that ends the frame finds.
 func (g *Group) Wake() {
-	if !g.wanted.Swap(true) {
+	if !g.wanted.Swap(true) && g.ready.Load() {
 		signal(g.wake)
 	}
 }
@@ -274,6 +276,10 @@ func (g *Group) turn(tick bool) {
 		f(r)
 	}
 	r.Turn(g.cfg.Clock())
+	// Either Wake sees that the loop is ready, or this sees Wake's mark.
+	if ready := r.couldForm(); g.ready.Swap(ready) != ready && ready && g.wanted.Load() {
+		signal(g.wake)
+	}
 	out := r.Take()
 	g.send(out.Sends)
 	g.queue.put(out.Jobs)

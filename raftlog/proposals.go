@@ -97,9 +97,12 @@ func (p *proposals) expire(sm StateMachine, now, limit int64) {
 	}
 }
 
-// mayForm tells whether the next frame may be formed now.
-func (r *Replica) mayForm() bool {
-	return r.form.wanted && r.isMaster() && len(r.form.inflight) < r.cfg.MaxInflightFrames && r.form.bytes() < r.cfg.Limits.Uncommitted
+// mayForm tells whether the next frame is to be formed now.
+func (r *Replica) mayForm() bool { return r.form.wanted && r.couldForm() }
+
+// couldForm tells whether a frame would be formed if something waited.
+func (r *Replica) couldForm() bool {
+	return r.isMaster() && len(r.form.inflight) < r.cfg.MaxInflightFrames && r.form.bytes() < r.cfg.Limits.Uncommitted
 }
 
 // propose lets the state machine form one frame and proposes it. It returns false when there was nothing to form.
