@@ -76,13 +76,14 @@ func (r *Replica) masterAddr() string {
 	return (*r.others.Load())[st.Master].client
 }
 
-// errBecameMaster tells that there is nobody to forward to any more: this replica leads now.
-var errBecameMaster = errors.New("this replica became master")
+// Why a request is not forwarded: this replica leads now, or nobody does.
+var (
+	errBecameMaster = errors.New("this replica became master")
+	errNoMaster     = errors.New("no master is known")
+)
 
 // waitMaster waits until a master is known.
 func (r *Replica) waitMaster(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, awaitMaster)
-	defer cancel()
 	t := time.NewTicker(10 * time.Millisecond)
 	defer t.Stop()
 	for {
@@ -95,7 +96,7 @@ func (r *Replica) waitMaster(ctx context.Context) (string, error) {
 		select {
 		case <-t.C:
 		case <-ctx.Done():
-			return "", refuse(remoting.ServiceNotAvailable, "[NOT_STORED] group %s has no master at the moment: ask again", r.group)
+			return "", errNoMaster
 		}
 	}
 }
@@ -125,29 +126,59 @@ func (r *Replica) forwardOr(req *remoting.Command, pend *remoting.Pending, witho
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, forwardTimeout)
 	defer cancel()
-	addr, err := r.waitMaster(ctx)
+	resp, err := r.tryForward(ctx, req, pend)
 	switch {
 	case errors.Is(err, errBecameMaster):
 		r.serveHere(req, pend)
 		return
-	case err != nil && without != nil:
+	case without != nil && (errors.Is(err, errNoMaster) || errors.Is(err, remoting.ErrNotSent)):
 		without(req, pend)
 		return
 	case err != nil:
-		answerError(pend, err)
-		return
-	}
-	r.counters.forwarded.Add(1)
-	resp, err := r.forwarder.call(ctx, addr, req, pend)
-	if err != nil {
-		resp = remoting.NewResponse(remoting.ServiceNotAvailable, forwardRemark(err))
+		resp = remoting.NewResponse(remoting.ServiceNotAvailable, r.forwardRemark(err))
 	}
 	r.markMaster(resp)
 	pend.Answer(resp)
 }
 
-func forwardRemark(err error) string {
-	if errors.Is(err, remoting.ErrNotSent) {
+// tryForward passes a request on. As long as nothing of it was sent, because the master that this replica knows is dead, it waits for
+// the next one. The error is errBecameMaster, errNoMaster, or one of the link.
+func (r *Replica) tryForward(ctx context.Context, req *remoting.Command, pend *remoting.Pending) (*remoting.Command, error) {
+	wait, cancel := context.WithTimeout(ctx, awaitMaster)
+	defer cancel()
+	for {
+		addr, err := r.waitMaster(wait)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := r.forwarder.call(ctx, addr, req, pend)
+		if err == nil {
+			r.counters.forwarded.Add(1)
+			return resp, nil
+		}
+		if !errors.Is(err, remoting.ErrNotSent) || !r.pauseUntil(wait) {
+			return nil, err
+		}
+	}
+}
+
+// pauseUntil waits a little before the next try; false when ctx is over.
+func (r *Replica) pauseUntil(ctx context.Context) bool {
+	t := time.NewTimer(20 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (r *Replica) forwardRemark(err error) string {
+	switch {
+	case errors.Is(err, errNoMaster):
+		return fmt.Sprintf("[NOT_STORED] group %s has no master at the moment: ask again", r.group)
+	case errors.Is(err, remoting.ErrNotSent):
 		return fmt.Sprintf("[NOT_STORED] the master could not be reached: %v", err)
 	}
 	return fmt.Sprintf("[UNKNOWN] the link to the master broke before it answered: %v", err)

@@ -46,7 +46,7 @@ func TestSendAllocations(t *testing.T) {
 	l.round(n, req, &top)
 	per := testing.AllocsPerRun(20, func() { l.round(n, req, &top) }) / n
 	t.Logf("%.2f allocations per message", per)
-	if per > 1 { // the race detector makes pools forget
+	if per > 2 { // the race detector makes pools forget; without pools it is more than 3
 		t.Errorf("a message costs %.2f allocations, want hardly any", per)
 	}
 }

@@ -471,3 +471,27 @@ func TestSlaveForwards(t *testing.T) {
 		t.Errorf("a second hop: code %d %q, want %d", resp.Code, resp.Remark, remoting.ServiceNotAvailable)
 	}
 }
+
+// While a group is between two masters, a send that reaches a slave waits for the new one: what could not be sent to the dead one
+// was not sent at all.
+func TestSlaveWaitsForTheNextMaster(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	old := c.master("g1")
+	w := c.wire(c.slave("g1"), "g1")
+	w.topic("T", 1) // by way of the master: the link to it exists
+	c.kill(old)
+	began := time.Now()
+	resp := w.call(remoting.SendMessage, []byte("x"), sendFields("T")...)
+	took := time.Since(began)
+	switch {
+	case resp.Code == remoting.Success:
+	case took < time.Second:
+		t.Errorf("after %v the slave gave up: code %d %q", took, resp.Code, resp.Remark)
+	case !strings.HasPrefix(resp.Remark, "[NOT_STORED] "):
+		t.Errorf("code %d %q, want that nothing was stored", resp.Code, resp.Remark)
+	}
+	if took > 5*time.Second {
+		t.Errorf("the answer came after %v", took)
+	}
+}
