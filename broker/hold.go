@@ -13,7 +13,8 @@ import (
 // maxHeld bounds the pulls that wait in one replica; one more is answered at once, as if its time were over.
 const maxHeld = 100_000
 
-// heldPull is a pull that found nothing and waits.
+// heldPull is a pull that found nothing and waits. On a slave it may be beyond the end that the slave knows; it is woken when the
+// queue reaches it.
 type heldPull struct {
 	req      pullRequest // owns its strings
 	key      index.Key
@@ -21,9 +22,6 @@ type heldPull struct {
 	conn     *remoting.Conn
 	deadline time.Time
 	moved    bool // its filter has passed over messages: offset is not what the client asked for
-	// ahead tells that the pull is beyond the end that this replica knows. It is a slave's, or one of a master that was
-	// not confirmed; it is woken when the queue reaches it.
-	ahead bool
 }
 
 // holds are the pulls that wait for a message in their queue. They are woken by arrival; the deadline only ends the wait.

@@ -24,6 +24,9 @@ type loop struct {
 	tail commitlog.Tail
 	term ids.Term
 	key  index.Key
+
+	before []commitlog.Frame       // formed until the topic was there
+	formed func(f commitlog.Frame) // sees each frame; may be nil
 }
 
 func newLoop(t testing.TB) *loop {
@@ -46,6 +49,7 @@ func newLoop(t testing.TB) *loop {
 	n := &Node{o: NodeOptions{CheckpointBytes: 1 << 40, Clock: time.Now, ClusterName: "c"}, log: zerolog.Nop()}
 	l := &loop{t: t, log: log, tail: log.Tail(), term: 1<<32 | 1}
 	l.r = &Replica{node: n, group: "g", st: state.New(), idx: idx, clog: log, holds: newHolds(), storeHost: netip.MustParseAddrPort("127.0.0.1:1")}
+	l.formed = func(f commitlog.Frame) { l.before = append(l.before, f) }
 	l.r.Role(raftlog.Role{Kind: raftlog.RoleMaster, Term: l.term})
 	l.apply(l.form()) // what every new master proposes
 	l.r.proposeNow(state.RecordTopicPut, state.AppendTopicPut(nil, state.Put, state.Topic{Name: "T", ReadQueues: 1, WriteQueues: 1, Perm: 6}))
@@ -54,6 +58,7 @@ func newLoop(t testing.TB) *loop {
 	if !found {
 		t.Fatal("no topic")
 	}
+	l.formed = nil
 	l.key = index.Key{Topic: top.ID}
 	return l
 }
@@ -78,6 +83,9 @@ func (l *loop) form() formed {
 	}
 	f := formed{b.Finish(), token}
 	l.tail = l.tail.After(f.frame)
+	if l.formed != nil {
+		l.formed(f.frame)
+	}
 	return f
 }
 

@@ -129,7 +129,7 @@ func (r *Replica) handlePull(c *remoting.Conn, req *remoting.Command) {
 	if f.code == remoting.PullNotFound && p.sysFlag&message.PullSuspend != 0 && p.suspend > 0 {
 		p.own()
 		r.counters.pullsHeld.Add(1)
-		r.hold(&heldPull{req: p, key: k, pending: c.Pending(req), conn: c, deadline: r.now().Add(p.suspend), ahead: p.offset > f.max})
+		r.hold(&heldPull{req: p, key: k, pending: c.Pending(req), conn: c, deadline: r.now().Add(p.suspend)})
 		return
 	}
 	r.fill(&s.resp, f, s.body)
