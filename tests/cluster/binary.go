@@ -19,12 +19,10 @@ func buildBinary() (string, error) {
 	if path := os.Getenv("LEDGERMQ_TEST_BINARY"); path != "" {
 		return filepath.Abs(path)
 	}
-	// One fixed place outside the module: the go command's cache makes a second build cheap, and no run leaves a new file.
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("ledgermq-test-bin-%d", os.Getuid()))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	path := binaryPath()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, fmt.Sprintf("ledgermq-%d", os.Getpid()))
 	args := []string{"build", "-o", path}
 	if os.Getenv("LEDGERMQ_TEST_RACE") == "1" {
 		args = append(args, "-race")
@@ -37,14 +35,18 @@ func buildBinary() (string, error) {
 	return path, nil
 }
 
+// binaryPath is outside the module: the go command's cache makes a second build cheap.
+func binaryPath() string {
+	dir := fmt.Sprintf("ledgermq-test-bin-%d", os.Getuid())
+	return filepath.Join(os.TempDir(), dir, fmt.Sprintf("ledgermq-%d", os.Getpid()))
+}
+
 // RemoveBinary deletes what Binary built. TestMain calls it last.
 func RemoveBinary() {
 	if os.Getenv("LEDGERMQ_TEST_BINARY") != "" {
 		return
 	}
-	if path, err := Binary(); err == nil {
-		os.Remove(path)
-	}
+	os.Remove(binaryPath()) // if it was built at all
 }
 
 // Root returns the module's folder.
