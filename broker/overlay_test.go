@@ -2,6 +2,7 @@ package broker
 
 import (
 	"net/netip"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -31,8 +32,8 @@ type loop struct {
 
 func newLoop(t testing.TB) *loop {
 	t.Helper()
-	fs := vfs.NewMem()
-	o := commitlog.Options{FS: fs, Dir: "log", Cluster: ids.ClusterID(ids.NewUUID(nil)), Group: ids.GroupID(ids.NewUUID(nil)), SegmentSize: 16 << 20}
+	fs, dir := vfs.OS, t.TempDir()
+	o := commitlog.Options{FS: fs, Dir: filepath.Join(dir, "log"), Cluster: ids.ClusterID(ids.NewUUID(nil)), Group: ids.GroupID(ids.NewUUID(nil)), SegmentSize: 16 << 20}
 	if err := commitlog.Create(o, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +42,7 @@ func newLoop(t testing.TB) *loop {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { log.Close(false) })
-	idx, err := index.Open(index.Options{FS: fs, Dir: "index", SegmentSize: 16 << 20})
+	idx, err := index.Open(index.Options{FS: fs, Dir: filepath.Join(dir, "index"), SegmentSize: 16 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

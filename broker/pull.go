@@ -243,25 +243,27 @@ func (r *Replica) lookOnce(k index.Key, p *pullRequest, s *pullScratch) (f found
 		if f.next == p.offset {
 			f.suggest = r.suggest(s.entries[0].Offset)
 		}
-		for _, e := range s.entries {
-			scanned++
-			if p.filter.mayMatch(e.TagsCode) {
-				if len(s.body) > 0 && len(s.body)+int(e.Size) > maxPullBytes {
-					f.code = remoting.Success
-					return f, nil
-				}
-				ok, err := r.read(e, &p.filter, s)
-				if err != nil {
-					return f, err
-				}
-				if ok {
-					messages++
-				}
+		for rest := s.entries; len(rest) > 0; {
+			e := rest[0]
+			if !p.filter.mayMatch(e.TagsCode) {
+				scanned++
+				f.next++
+				rest = rest[1:]
+				continue
 			}
-			f.next++
-			if messages == p.max {
-				break
+			if len(s.body) > 0 && len(s.body)+int(e.Size) > maxPullBytes {
+				f.code = remoting.Success
+				return f, nil
 			}
+			n := r.neighbours(rest, &p.filter, maxPullBytes-len(s.body))
+			matched, err := r.read(rest[:n], &p.filter, s)
+			if err != nil {
+				return f, err
+			}
+			messages += matched
+			scanned += n
+			f.next += ids.QueueOffset(n)
+			rest = rest[n:]
 		}
 	}
 	switch {
@@ -275,25 +277,49 @@ func (r *Replica) lookOnce(k index.Key, p *pullRequest, s *pullScratch) (f found
 	return f, nil
 }
 
-// read appends one record to s.body unless the filter, which has judged by hash before, refuses its tag.
-func (r *Replica) read(e index.Entry, filter *tagFilter, s *pullScratch) (bool, error) {
-	at := len(s.body)
-	need := at + int(e.Size)
+// maxGap is how many bytes between two messages of a queue are read along, to save a read.
+const maxGap = 1 << 10
+
+// neighbours returns how many of the entries, the first one in any case, one read can fetch: they lie close together in one segment,
+// their tags may match, and all of it is at most limit bytes.
+func (r *Replica) neighbours(entries []index.Entry, filter *tagFilter, limit int) int {
+	first := entries[0].Offset
+	segment := first / ids.PhysicalOffset(r.clog.SegmentSize())
+	end := first + ids.PhysicalOffset(entries[0].Size)
+	n := 1
+	for _, e := range entries[1:] {
+		next := e.Offset + ids.PhysicalOffset(e.Size)
+		if e.Offset-end > maxGap || int(next-first) > limit || e.Offset/ids.PhysicalOffset(r.clog.SegmentSize()) != segment || !filter.mayMatch(e.TagsCode) {
+			break
+		}
+		end = next
+		n++
+	}
+	return n
+}
+
+// read appends the records of entries, which are neighbours, to s.body, without those whose tag the filter, which has judged by hash
+// before, refuses. It returns how many it appended.
+func (r *Replica) read(entries []index.Entry, filter *tagFilter, s *pullScratch) (n int, err error) {
+	at, first, last := len(s.body), entries[0].Offset, entries[len(entries)-1]
+	need := at + int(last.Offset-first) + int(last.Size)
 	if need > cap(s.body) {
 		grown := make([]byte, at, max(need, 2*cap(s.body)))
 		copy(grown, s.body)
 		s.body = grown
 	}
-	s.body = s.body[:need]
-	if err := r.clog.ReadAt(s.body[at:], e.Offset); err != nil {
-		s.body = s.body[:at]
-		return false, fmt.Errorf("read the message at %d: %w", e.Offset, err)
+	raw := s.body[at:need]
+	if err := r.clog.ReadAt(raw, first); err != nil {
+		return 0, fmt.Errorf("read the message at %d: %w", first, err)
 	}
-	if !filter.match(s.body[at:]) {
-		s.body = s.body[:at]
-		return false, nil
+	for _, e := range entries {
+		record := raw[e.Offset-first:][:e.Size]
+		if filter.match(record) {
+			s.body = append(s.body, record...) // over what lay before it in raw, never beyond it
+			n++
+		}
 	}
-	return true, nil
+	return n, nil
 }
 
 // fill writes the answer of a pull.

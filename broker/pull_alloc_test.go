@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/ledgermq/ledgermq/commitlog"
+	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/remoting"
 )
 
@@ -48,5 +49,28 @@ func TestPullAllocations(t *testing.T) {
 		t.Errorf("a pull of 32 messages costs %.0f allocations, want the few of its filter", n)
 	} else {
 		t.Logf("%.0f allocations", n)
+	}
+}
+
+func BenchmarkPull(b *testing.B) {
+	l := newLoop(b)
+	top, _ := l.r.st.Topic("T")
+	req := sendCommand()
+	var frames []commitlog.Frame
+	l.formed = func(f commitlog.Frame) { frames = append(frames, f) }
+	for range 32 {
+		l.round(32, req, &top)
+	}
+	if err := l.log.Append(append(l.before, frames...)); err != nil {
+		b.Fatal(err)
+	}
+	s := new(pullScratch)
+	p := pullRequest{max: 32}
+	b.ReportAllocs()
+	for i := range b.N {
+		p.offset = ids.QueueOffset(i % 32 * 32)
+		if f, err := l.r.look(l.key, &p, s); err != nil || f.next != p.offset+32 {
+			b.Fatal(f, err)
+		}
 	}
 }
