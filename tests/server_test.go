@@ -73,14 +73,14 @@ func TestOperateGuide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second := exec.CommandContext(ctx, bin, "broker", "--id", "n2", "--data", filepath.Join(g.dir, "s2", "broker"),
+	second := exec.CommandContext(ctx, bin, "broker", "--http", "", "--id", "n2", "--data", filepath.Join(g.dir, "s2", "broker"),
 		"--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--controllers", g.addr(2, 1), "--namesrv", g.addr(2, 0))
 	text, err := second.CombinedOutput()
 	if err == nil || !strings.Contains(string(text), "in use by another process") {
 		t.Errorf("a second process on a data folder: %v\n%s", err, text)
 	}
 	g.stop(t, 2)
-	wrong := exec.CommandContext(ctx, bin, "broker", "--id", "n9", "--data", filepath.Join(g.dir, "s2", "broker"),
+	wrong := exec.CommandContext(ctx, bin, "broker", "--http", "", "--id", "n9", "--data", filepath.Join(g.dir, "s2", "broker"),
 		"--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--controllers", g.addr(3, 1), "--namesrv", g.addr(3, 0))
 	text, err = wrong.CombinedOutput()
 	if err == nil || !strings.Contains(string(text), "belongs to node n2") {

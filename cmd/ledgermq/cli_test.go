@@ -39,7 +39,7 @@ func TestBadInput(t *testing.T) {
 	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	broker := []string{"broker", "--id", "n1", "--data", dir, "--controllers", "127.0.0.1:1", "--namesrv", "127.0.0.1:1"}
+	broker := []string{"broker", "--http", "", "--id", "n1", "--data", dir, "--controllers", "127.0.0.1:1", "--namesrv", "127.0.0.1:1"}
 	for _, c := range []struct {
 		args []string
 		code int
@@ -66,7 +66,7 @@ func TestBadInput(t *testing.T) {
 		{[]string{"server", "--roles", "broker,cook"}, 2, `"cook" is not a role`},
 		{[]string{"server", "--roles", "broker,broker"}, 2, "named twice"},
 		{[]string{"server", "--roles", "broker"}, 2, "no data folder"},
-		{[]string{"broker", "--data", dir}, 2, "no node id"},
+		{[]string{"broker", "--http", "", "--data", dir}, 2, "no node id"},
 		{append(slices.Clone(broker), "--listen", "127.0.0.1"), 2, "want HOST:PORT"},
 		{append(slices.Clone(broker), "--listen", "127.0.0.1:20-10"), 2, "the first not above the last"},
 		{append(slices.Clone(broker), "--listen", "0.0.0.0:20-30"), 2, "no cluster secret; give one with --secret-file"},
@@ -77,12 +77,12 @@ func TestBadInput(t *testing.T) {
 		{append(slices.Clone(broker), "--secret", "x", "--secret-file", empty), 2, "both given"},
 		{append(slices.Clone(broker), "--secret-file", empty), 2, "is empty"},
 		{append(slices.Clone(broker), "--log-level", "loud"), 2, "use debug, info, warn or error"},
-		{[]string{"namesrv", "--listen", busy.Addr().String()}, 1, "the port is in use"},
-		{[]string{"namesrv", "--listen", "0.0.0.0:0"}, 2, "no cluster secret"},
+		{[]string{"namesrv", "--http", "", "--listen", busy.Addr().String()}, 1, "the port is in use"},
+		{[]string{"namesrv", "--http", "", "--listen", "0.0.0.0:0"}, 2, "no cluster secret"},
 		{[]string{"namesrv", "--config", typo}, 2, "no such setting: listen-on, brokr"},
 		{[]string{"namesrv", "--config", filepath.Join(dir, "absent.yaml")}, 2, "does not exist"},
-		{[]string{"controller", "--data", dir, "--peers", "c1"}, 2, "want ID=HOST:PORT"},
-		{[]string{"controller", "--data", filepath.Join(dir, "c1"), "--listen", "127.0.0.1:0"}, 1, "allow a new one with --bootstrap"},
+		{[]string{"controller", "--http", "", "--data", dir, "--peers", "c1"}, 2, "want ID=HOST:PORT"},
+		{[]string{"controller", "--http", "", "--data", filepath.Join(dir, "c1"), "--listen", "127.0.0.1:0"}, 1, "allow a new one with --bootstrap"},
 		{[]string{"admin", "cluster", "--namesrv", "here"}, 2, `"here" is not HOST:PORT`},
 		{[]string{"admin", "cluster", "extra"}, 2, "want no argument, got 1 argument"},
 		{[]string{"admin", "cluster", "--namesrv", "127.0.0.1:1"}, 1, "does a name server run at 127.0.0.1:1?"},

@@ -32,9 +32,10 @@ func securityOf(c *cli.Context) (security, error) {
 	return security{secret: secret, insecure: c.Bool("insecure")}, err
 }
 
-func processFlags() []cli.Flag {
+// processFlags are those of a process that runs roles; http is where its HTTP listener is by default.
+func processFlags(http string) []cli.Flag {
 	return slices.Concat([]cli.Flag{
-		&cli.StringFlag{Name: "http", Usage: "`HOST:PORT` of /metrics, /healthz and /readyz; empty: none"},
+		&cli.StringFlag{Name: "http", Value: http, Usage: "`HOST:PORT` of /metrics, /healthz and /readyz; empty: none"},
 		&cli.BoolFlag{Name: "pprof", Usage: "serve Go profiles below /debug/pprof on the --http address"},
 		// Set by dev: the process ends when nobody holds this file's lock any more, so that a killed dev leaves nothing behind.
 		&cli.StringFlag{Name: "while-locked", Hidden: true, Usage: "`FILE`"},
@@ -87,27 +88,27 @@ func dataFlag() cli.Flag {
 }
 
 func (t *tool) namesrvCommand() *cli.Command {
-	return t.roleCommand("namesrv", "run a name server", []string{"namesrv"},
+	return t.roleCommand("namesrv", "run a name server", "127.0.0.1:9877",
 		namesrvFlags(""), []cli.Flag{&cli.StringFlag{Name: "controllers", Usage: "`HOST:PORT,…` of the controllers"}})
 }
 
 func (t *tool) controllerCommand() *cli.Command {
-	return t.roleCommand("controller", "run a controller", []string{"controller"}, controllerFlags(""), []cli.Flag{dataFlag()})
+	return t.roleCommand("controller", "run a controller", "127.0.0.1:9879", controllerFlags(""), []cli.Flag{dataFlag()})
 }
 
 func (t *tool) brokerCommand() *cli.Command {
-	return t.roleCommand("broker", "run a broker node", []string{"broker"}, brokerFlags(""), clusterFlags(), []cli.Flag{dataFlag()})
+	return t.roleCommand("broker", "run a broker node", "127.0.0.1:10960", brokerFlags(""), clusterFlags(), []cli.Flag{dataFlag()})
 }
 
 // roleCommand is a command that runs one role with unprefixed flags.
-func (t *tool) roleCommand(name, usage string, roles []string, flags ...[]cli.Flag) *cli.Command {
+func (t *tool) roleCommand(name, usage, http string, flags ...[]cli.Flag) *cli.Command {
 	return &cli.Command{
-		Name: name, Usage: usage, Flags: withEnv(slices.Concat(append(flags, processFlags())...)...),
+		Name: name, Usage: usage, Flags: withEnv(slices.Concat(append(flags, processFlags(http))...)...),
 		Action: t.action(func(c *cli.Context) error {
 			if err := wantArgs(c, 0, 0, "no argument"); err != nil {
 				return err
 			}
-			return t.runRoles(c, roles, func(string) string { return "" })
+			return t.runRoles(c, []string{name}, func(string) string { return "" })
 		}),
 	}
 }
@@ -115,7 +116,7 @@ func (t *tool) roleCommand(name, usage string, roles []string, flags ...[]cli.Fl
 func (t *tool) serverCommand() *cli.Command {
 	flags := slices.Concat(
 		[]cli.Flag{&cli.StringFlag{Name: "roles", Value: "namesrv,controller,broker", Usage: "what to run: namesrv, controller, broker"}},
-		namesrvFlags("namesrv-"), controllerFlags("controller-"), brokerFlags("broker-"), clusterFlags(), []cli.Flag{dataFlag()}, processFlags())
+		namesrvFlags("namesrv-"), controllerFlags("controller-"), brokerFlags("broker-"), clusterFlags(), []cli.Flag{dataFlag()}, processFlags("127.0.0.1:10960"))
 	return &cli.Command{
 		Name: "server", Usage: "run any set of roles in one process", Flags: withEnv(flags...),
 		Action: t.action(func(c *cli.Context) error {
