@@ -46,7 +46,8 @@ func RemoveBinary() {
 	if os.Getenv("LEDGERMQ_TEST_BINARY") != "" {
 		return
 	}
-	os.Remove(binaryPath()) // if it was built at all
+	os.Remove(binaryPath())               // if it was built at all
+	os.Remove(filepath.Dir(binaryPath())) // if no other run has one there
 }
 
 // Root returns the module's folder.
