@@ -127,7 +127,10 @@ func (r *Replica) Role(role raftlog.Role) {
 		r.overlay, r.formedTo, r.newest = map[index.Key]ids.QueueOffset{}, 0, nil
 		// The leases of ordered queues must be extended by the first record of the term.
 		r.inbox.mu.Lock()
-		r.inbox.items = append(r.inbox.items[:0], &command{kind: state.RecordLeaseExtension, at: r.now()})
+		first := []proposal{&command{kind: state.RecordLeaseExtension, at: r.now()}}
+		first = append(first, r.forming[r.formed:]...) // what waits in a term of ours that ended without another master
+		r.forming, r.formed = r.forming[:0], 0
+		r.inbox.items = append(first, r.inbox.items...)
 		r.inbox.open = true
 		r.inbox.mu.Unlock()
 		r.makeSystemTopics()

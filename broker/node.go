@@ -62,6 +62,7 @@ type Node struct {
 type hosted struct {
 	file    replicaFile
 	parked  string   // why it did not open; "" otherwise
+	missing bool     // the controller knows the replica, but its folder is gone
 	opening bool     // a goroutine works on it
 	r       *Replica // nil until open
 	starts  uint64   // of the log that is being opened, told to the controller before the replica takes part

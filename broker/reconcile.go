@@ -115,7 +115,7 @@ func (n *Node) report(check, cluster []byte) *controllerpb.HeartbeatRequest {
 		if h.parked != "" {
 			rep.Role = controllerpb.Role_ROLE_PARKED
 		}
-		rep.Starts = h.starts
+		rep.Starts, rep.Missing = h.starts, h.missing
 		if h.r != nil {
 			h.r.report(rep)
 			req.Addresses.Clients[h.file.Group] = h.r.advertise
@@ -212,6 +212,7 @@ func (n *Node) firstSight(cluster ids.ClusterID, id ids.GroupID, w *controllerpb
 	if len(w.Incarnation) > 0 {
 		h.parked = fmt.Sprintf("the folder %s of replica %d is missing: this disk was wiped or is another one; its identity is lost",
 			filepath.Join(n.o.Dir, "groups", id.String()), w.ReplicaId)
+		h.missing = true
 		n.log.Error().Str("group", w.GroupName).Msg(h.parked)
 	} else if f, err := n.create(id, cluster, w); err != nil {
 		n.log.Error().Str("group", w.GroupName).Err(err).Msg("the folder of a replica cannot be created: tried again")

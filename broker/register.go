@@ -27,6 +27,7 @@ type registrar struct {
 	n    *Node
 	addr string
 
+	order  sync.Mutex // held while a registration is built and sent: an older one must not arrive after a newer one
 	mu     sync.Mutex
 	client *remoting.Client
 	gone   chan struct{} // closed when client has ended
@@ -116,7 +117,9 @@ func (g *registrar) register(ctx context.Context, r *Replica) error {
 	if err != nil {
 		return err
 	}
+	g.order.Lock()
 	resp, err := c.Call(ctx, r.registration())
+	g.order.Unlock()
 	if err != nil {
 		return err
 	}

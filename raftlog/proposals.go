@@ -66,6 +66,23 @@ func (p *proposals) ackedTo(i ids.Index) {
 	}
 }
 
+// truncate settles the tokens of entries that another master's log has replaced. They are unknown, not "not stored": a member that
+// is away may hold one, and lead with it later.
+//
+// Invariant: waiting is in the order of indexes, also when this replica leads again after the truncation.
+func (p *proposals) truncate(sm StateMachine, from ids.Index) {
+	n := len(p.waiting)
+	for n > 0 && p.waiting[n-1].index >= from {
+		n--
+	}
+	for _, w := range p.waiting[n:] {
+		if w.token != nil {
+			sm.Abandon(w.token, Unknown)
+		}
+	}
+	p.waiting = p.waiting[:n]
+}
+
 // abandonAll settles every token as unknown.
 func (p *proposals) abandonAll(sm StateMachine) {
 	for _, list := range [2][]pending{p.unacked, p.waiting} {
@@ -121,15 +138,16 @@ func (r *Replica) propose() bool {
 	f := b.Finish()
 	key := entryKey{f.Index(), term}
 	r.staged[key] = f
+	r.form.waiting = append(r.form.waiting, pending{f.Index(), term, token, r.ticks}) // first: a panic below must not lose it
 	if err := r.rn.Propose(commitlog.EncodeRef(f.Ref())); err != nil {
 		delete(r.staged, key)
+		r.form.waiting = r.form.waiting[:len(r.form.waiting)-1]
 		if token != nil {
 			r.sm.Abandon(token, NotStored)
 		}
 		return false
 	}
 	r.form.inflight = append(r.form.inflight, formed{f.Index(), int64(len(f))})
-	r.form.waiting = append(r.form.waiting, pending{f.Index(), term, token, r.ticks})
 	return true
 }
 

@@ -137,6 +137,7 @@ func (r *Replica) admit(entries []*pb.Entry, term ids.Term) {
 func (r *Replica) truncate(i ids.Index) {
 	r.tail = r.tailBefore(i)
 	r.w.truncate(i)
+	r.form.truncate(r.sm, i)
 	r.synced = min(r.synced, i-1)
 	r.cuts++
 }
