@@ -164,6 +164,12 @@ func (r *Replica) door() *refusal {
 	return nil
 }
 
+// groupMissing tells whether an unknown consumer group must be refused: groups are not created by themselves here, and it is none of
+// those that RocketMQ's tools use everywhere.
+func (r *Replica) groupMissing(group string) bool {
+	return r.node.o.NoAutoCreateGroup && !message.IsSystemGroup(group)
+}
+
 // topic finds a topic, or the refusal for an unknown one.
 func (r *Replica) topic(name string) (state.Topic, *refusal) {
 	if t, ok := r.st.Topic(name); ok {

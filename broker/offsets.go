@@ -232,7 +232,7 @@ func (r *Replica) parseCommit(req *remoting.Command) (k commitKey, o ids.QueueOf
 	if err != nil {
 		return k, 0, err
 	}
-	if _, known := r.st.Group(group); !known && r.node.o.NoAutoCreateGroup {
+	if _, known := r.st.Group(group); !known && r.groupMissing(group) {
 		return k, 0, refuse(remoting.SubscriptionGroupNotExist, "consumer group %q does not exist: create it", group)
 	}
 	if v < 0 {

@@ -147,7 +147,7 @@ func (r *Replica) mayPull(c *remoting.Conn, p *pullRequest) (state.Topic, error)
 	}
 	if g, known := r.st.Group(p.group); known && !g.ConsumeEnable {
 		return t, refuse(remoting.NoPermission, "consumer group %q may not consume", p.group)
-	} else if !known && r.node.o.NoAutoCreateGroup {
+	} else if !known && r.groupMissing(p.group) {
 		return t, refuse(remoting.SubscriptionGroupNotExist, "consumer group %q does not exist: create it", p.group)
 	}
 	if p.queue < 0 || int32(p.queue) >= t.ReadQueues {

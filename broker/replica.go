@@ -306,14 +306,6 @@ func (r *Replica) isMaster() bool { return r.role.Load().Kind == raftlog.RoleMas
 // term is the newest term the loop has told.
 func (r *Replica) term() ids.Term { return r.role.Load().Term }
 
-// wireID is RocketMQ's id of this replica now.
-func (r *Replica) wireID() ids.BrokerID {
-	if r.isMaster() {
-		return ids.MasterBrokerID
-	}
-	return ids.BrokerID(r.slot)
-}
-
 // from tells whether messages of replica id may come from node. A replica that nobody named yet may: the record that a
 // message of a newer epoch carries will tell.
 func (r *Replica) from(id ids.ReplicaID, node ids.NodeID) bool {

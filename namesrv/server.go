@@ -58,7 +58,7 @@ func (o *Options) EnsureDefaults() {
 func (o *Options) Validate() error {
 	var faults []error
 	if o.Listener == nil {
-		faults = append(faults, errors.New("Listener is missing"))
+		faults = append(faults, errors.New("no Listener is given"))
 	}
 	for name, d := range map[string]time.Duration{
 		"Expiry": o.Expiry, "ScanEvery": o.ScanEvery, "ReadyAfter": o.ReadyAfter, "AskEvery": o.AskEvery,

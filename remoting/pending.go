@@ -34,11 +34,17 @@ func (c *Conn) Pending(req *Command) Pending {
 // Conn returns the connection, nil when p was ended.
 func (p *Pending) Conn() *Conn { return p.conn }
 
-// Opaque, Code, Codec and OneWay are those of the request.
+// Opaque is the number of the request, which its answer carries.
 func (p *Pending) Opaque() int32 { return p.opaque }
-func (p *Pending) Code() int32   { return p.code }
-func (p *Pending) Codec() byte   { return p.codec }
-func (p *Pending) OneWay() bool  { return p.oneWay }
+
+// Code is the request's code.
+func (p *Pending) Code() int32 { return p.code }
+
+// Codec is the request's codec, CodecJSON or CodecRocketMQ; the answer is in the same.
+func (p *Pending) Codec() byte { return p.codec }
+
+// OneWay tells whether the request wants no answer.
+func (p *Pending) OneWay() bool { return p.oneWay }
 
 // end locks the connection and takes p's bytes off its account. It returns nil, unlocked, when there is nothing to answer.
 func (p *Pending) end() *Conn {

@@ -51,7 +51,6 @@ type Machine struct {
 	master  bool
 	role    raftlog.Role
 	queue   []*Op // to be formed
-	formed  map[ids.Index][]*Op
 	open    []*Op // formed and not settled
 	batch   int   // operations in one frame, at most
 

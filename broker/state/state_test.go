@@ -262,7 +262,7 @@ func TestReadersBesideApply(t *testing.T) {
 		if i%100 == 0 {
 			c := y.s.Clone()
 			clones.Go(func() {
-				if c.Hash() != c.Hash() {
+				if first, second := c.Hash(), c.Hash(); first != second {
 					t.Error("a clone changes while the state goes on")
 				}
 			})

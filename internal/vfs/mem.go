@@ -326,13 +326,13 @@ func (m *Mem) Remove(name string) error {
 func (m *Mem) MkdirAll(dir string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	dir, n, err := m.lookup("mkdir", dir)
+	dir, _, err := m.lookup("mkdir", dir)
 	if err != nil {
 		return err
 	}
 	var missing []string
 	for d := dir; ; d = filepath.Dir(d) {
-		if n = m.names[d]; n != nil {
+		if n := m.names[d]; n != nil {
 			if !n.dir {
 				return pathError("mkdir", d, syscall.ENOTDIR)
 			}
