@@ -179,13 +179,18 @@ const attachEvery = 20
 
 // push adds the envelope to the output.
 func (r *Replica) push(p *member, m *pb.Message, frames []commitlog.Frame) {
+	r.out.Sends = append(r.out.Sends, r.envelope(p, m, frames))
+}
+
+// envelope addresses m, and attaches the epoch record when the member may lack it.
+func (r *Replica) envelope(p *member, m *pb.Message, frames []commitlog.Frame) Outgoing {
 	env := peer.Envelope{Group: r.cfg.Group, From: r.cfg.Replica, To: p.ID, Epoch: r.record.Epoch, Msg: m, Frames: frames}
 	vote := m.GetType() == pb.MsgVote || m.GetType() == pb.MsgPreVote
 	if vote || p.epoch < r.record.Epoch && p.attached != r.ticks || r.ticks-p.attached >= attachEvery {
 		env.Record = r.encoded
 		p.attached = r.ticks
 	}
-	r.out.Sends = append(r.out.Sends, Outgoing{p.Node, env})
+	return Outgoing{p.Node, env}
 }
 
 // acknowledged tells the flow of p that its follower answered a MsgApp, after Raft has seen the answer.

@@ -14,8 +14,11 @@ type Job struct {
 	Frames []commitlog.Frame // consecutive, to append
 	Owner  *Owner            // not nil: to be saved in both slots of the meta file; a vote, a term or a record depends on it
 	Commit ids.Index         // for the next write of the meta file; alone it needs none
+	// Acks are the acknowledgements and votes that depend on this job. Whoever wrote it sends them at once, in the order of the
+	// jobs, before or after the replica hears of it: what they say is true from then on.
+	Acks []Outgoing
 
-	responses []*pb.Message
+	responses []*pb.Message // of Raft to itself
 	seal      bool
 	cuts      int64 // of the replica when the job was given out
 }

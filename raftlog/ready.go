@@ -187,11 +187,16 @@ func (r *Replica) appendJob(m *pb.Message) {
 		j.Owner = &o
 	}
 	for _, resp := range m.GetResponses() {
-		if !r.repeated(resp) {
+		switch {
+		case resp.GetTo() == uint64(r.cfg.Replica):
 			j.responses = append(j.responses, resp)
+		case !r.repeated(resp):
+			if p := r.members[ids.ReplicaID(resp.GetTo())]; p != nil {
+				j.Acks = append(j.Acks, r.envelope(p, resp, nil))
+			}
 		}
 	}
-	if len(j.Frames) > 0 || j.Owner != nil || len(j.responses) > 0 {
+	if len(j.Frames) > 0 || j.Owner != nil || len(j.responses)+len(j.Acks) > 0 {
 		r.emit(j)
 	}
 }
@@ -199,7 +204,7 @@ func (r *Replica) appendJob(m *pb.Message) {
 // repeated tells whether resp acknowledges to the same master what was acknowledged in this very tick: the answer to a message
 // that only carried the commit index. A probing master asks again with its next heartbeat, so it gets its answer then.
 func (r *Replica) repeated(resp *pb.Message) bool {
-	if resp.GetType() != pb.MsgAppResp || resp.GetReject() || resp.GetTo() == uint64(r.cfg.Replica) {
+	if resp.GetType() != pb.MsgAppResp || resp.GetReject() {
 		return false
 	}
 	mark := ackMark{to: resp.GetTo(), term: resp.GetTerm(), index: resp.GetIndex(), tick: r.ticks}
@@ -238,11 +243,7 @@ func (r *Replica) completed(j *Job) {
 		r.synced = max(r.synced, j.Frames[n-1].Index())
 	}
 	for _, m := range j.responses {
-		switch {
-		case m.GetTo() != uint64(r.cfg.Replica):
-			// An acknowledgement or a vote. While sealing it still leaves: the seal is not written yet.
-			r.send(m)
-		case r.rn != nil && !r.seal.active():
+		if r.rn != nil && !r.seal.active() {
 			_ = r.rn.Step(m)
 			r.ackDirty = true
 		}

@@ -11,6 +11,9 @@ const (
 	checkpointIdle  = 100 * time.Millisecond // after so long without a write
 )
 
+// fillBytes is after how many bytes of frames the space ahead is looked at again: half of what one step of it prepares.
+const fillBytes = 512 << 10
+
 // jobQueue holds the jobs that wait for the writer. Bound: a master gives out what Limits.Uncommitted allows, a follower what
 // one master has in flight to it; while jobs wait Raft acknowledges nothing, so no more comes.
 type jobQueue struct {
@@ -45,6 +48,7 @@ func (g *Group) write(w *Writer) {
 	var (
 		failed error
 		bytes  int64 // of frames since the last checkpoint
+		eaten  int64 // of frames since the space ahead was looked at
 		dirty  bool  // anything was written since the last checkpoint
 	)
 	checkpoint := func() {
@@ -69,16 +73,20 @@ func (g *Group) write(w *Writer) {
 		}
 		if jobs := g.queue.take(); len(jobs) > 0 {
 			if failed == nil {
-				failed = w.Write(jobs)
+				if failed = w.Write(jobs); failed == nil {
+					g.sendAcks(jobs)
+				}
 			}
 			g.complete(jobs, failed)
 			for _, j := range jobs {
 				for _, f := range j.Frames {
 					bytes += int64(len(f))
+					eaten += int64(len(f))
 				}
 			}
 			dirty = true
-			if bytes > 0 {
+			if eaten >= fillBytes {
+				eaten = 0
 				signal(g.fill)
 			}
 			if bytes >= checkpointBytes && failed == nil {
@@ -93,6 +101,15 @@ func (g *Group) write(w *Writer) {
 			return
 		}
 	}
+}
+
+// sendAcks sends what the written jobs allow to say. It does not wait for the loop: the master of this follower waits for it.
+func (g *Group) sendAcks(jobs []*Job) {
+	var acks []Outgoing
+	for _, j := range jobs {
+		acks = append(acks, j.Acks...)
+	}
+	g.send(acks)
 }
 
 func (g *Group) complete(jobs []*Job, err error) {
@@ -114,6 +131,10 @@ func (g *Group) fillAhead() {
 		for more := true; more; {
 			var err error
 			if more, err = g.cfg.Log.FillAhead(); err != nil {
+				if poison := g.cfg.Log.Poisoned(); poison != nil {
+					g.complete(nil, poison)
+					return
+				}
 				// The writer goes on without: a disk that is really full fails the append, and says so there.
 				g.cfg.Logger.Warn().Stringer("group", g.cfg.Group).Err(err).Msg("space ahead of the log could not be prepared")
 				break

@@ -16,7 +16,8 @@ func (s *schedule) heal() {
 	s.w.Tracef("the faults end")
 	for _, n := range s.w.Nodes {
 		n.powerAfter, n.failSync = 0, false
-		if n.Up && n.Replica.Parked() != nil {
+		// A failure that the replica has not heard of yet parks it too, with its next write.
+		if n.Up && (n.Replica.Parked() != nil || n.failed != nil || n.Log.Poisoned() != nil) {
 			n.Kill()
 		}
 		if !n.Up {

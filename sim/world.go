@@ -203,15 +203,11 @@ func (n *Node) Open(record *raftlog.EpochRecord) error {
 func (n *Node) Turn() {
 	n.Replica.Turn(n.w.Now / 1000)
 	out := n.Replica.Take()
-	for _, o := range out.Sends {
-		n.w.Check.leaves(n, o)
-		if n.w.Sent != nil {
-			n.w.Sent(n, o)
-		}
-	}
+	n.send(out.Sends)
 	n.Queue = append(n.Queue, out.Jobs...)
 	if len(out.Jobs) > 0 && n.w.mutant == AckBeforeSync {
-		// The replica hears of the end of a write before it has begun.
+		// The replica hears of the end of a write before it has begun, and so do the others.
+		n.sendAcks(out.Jobs)
 		n.Replica.Completed(out.Jobs, nil)
 		n.Turn()
 	}
@@ -219,6 +215,22 @@ func (n *Node) Turn() {
 	n.w.Check.turn(n)
 	if n.Replica.More() {
 		n.Turn()
+	}
+}
+
+func (n *Node) send(list []raftlog.Outgoing) {
+	for _, o := range list {
+		n.w.Check.leaves(n, o)
+		if n.w.Sent != nil {
+			n.w.Sent(n, o)
+		}
+	}
+}
+
+// sendAcks sends what written jobs allow to say. The writer does so at once, whether the replica knows of the write or not.
+func (n *Node) sendAcks(jobs []*raftlog.Job) {
+	for _, j := range jobs {
+		n.send(j.Acks)
 	}
 }
 
@@ -244,6 +256,9 @@ func (n *Node) Write() error {
 	n.w.mutant.tamper(jobs)
 	if n.failed == nil {
 		n.failed = n.Writer.Write(jobs)
+	}
+	if n.w.mutant != AckBeforeSync && n.failed == nil {
+		n.sendAcks(jobs)
 	}
 	if n.w.mutant != AckBeforeSync || n.failed != nil {
 		n.written = append(n.written, writtenJobs{jobs, n.failed})

@@ -9,6 +9,8 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
+func init() { zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00" }
+
 func logFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "log-level", Value: "info", Usage: "debug, info, warn or error"},
@@ -22,7 +24,6 @@ func (t *tool) logger(c *cli.Context) (zerolog.Logger, error) {
 }
 
 func newLogger(w io.Writer, level, format string) (zerolog.Logger, error) {
-	zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00"
 	var at zerolog.Level
 	switch level {
 	case "debug", "info", "warn", "error":
@@ -41,7 +42,8 @@ func newLogger(w io.Writer, level, format string) (zerolog.Logger, error) {
 	default:
 		return zerolog.Nop(), usagef("--log-format %q: use auto, json or text", format)
 	}
-	return zerolog.New(w).Level(at).With().Timestamp().Logger(), nil
+	// Many goroutines log; a line must not be torn, whatever w is.
+	return zerolog.New(zerolog.SyncWriter(w)).Level(at).With().Timestamp().Logger(), nil
 }
 
 func consoleWriter(w io.Writer, colour bool) io.Writer {
