@@ -17,7 +17,12 @@ const undecidedAfter = 5 * time.Second
 
 // Apply implements raftlog.StateMachine: it carries out one committed frame on the state and the index. An error means that
 // this replica cannot go on.
-func (r *Replica) Apply(c raftlog.Committed) error {
+func (r *Replica) Apply(c raftlog.Committed) (err error) {
+	defer func() {
+		if err != nil {
+			r.halfApplied.Store(true)
+		}
+	}()
 	var items []proposal
 	t, own := c.Token.(*batch)
 	if own {

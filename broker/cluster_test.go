@@ -56,15 +56,9 @@ func newTunedCluster(t *testing.T, tune func(*broker.NodeOptions), groups ...str
 	if os.Getenv("BROKER_TEST_LOG") != "" {
 		c.log = zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: "15:04:05.000"}).With().Timestamp().Logger()
 	}
-	l := listen(t, "127.0.0.1:0")
-	c.ctlAt = l.Addr().String()
+	c.ctlAt = "127.0.0.1:0"
+	c.startController()
 	var err error
-	c.ctl, err = controller.Open(controller.Options{Dir: filepath.Join(c.dir, "c1"), ID: "c1", Listener: l, Bootstrap: true, MinSegmentSize: 1 << 20, Logger: c.log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.ctl.Start()
-	t.Cleanup(func() { c.ctl.Close() })
 	nl := listen(t, "127.0.0.1:0")
 	c.nsAt = nl.Addr().String()
 	if c.ns, err = namesrv.New(namesrv.Options{Listener: nl, Controllers: []string{c.ctlAt}, ReadyAfter: 100 * time.Millisecond, Logger: c.log}); err != nil {
@@ -84,6 +78,20 @@ func newTunedCluster(t *testing.T, tune func(*broker.NodeOptions), groups ...str
 		c.createGroup(g, 2, 3)
 	}
 	return c
+}
+
+// startController starts the controller, at the address it had before.
+func (c *cluster) startController() {
+	c.t.Helper()
+	l := listen(c.t, c.ctlAt)
+	c.ctlAt = l.Addr().String()
+	ctl, err := controller.Open(controller.Options{Dir: filepath.Join(c.dir, "c1"), ID: "c1", Listener: l, Bootstrap: true, MinSegmentSize: 1 << 20, Logger: c.log})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctl.Start()
+	c.ctl = ctl
+	c.t.Cleanup(func() { ctl.Close() })
 }
 
 // on listens where the node had this port before.

@@ -32,6 +32,10 @@ func (r *Replica) housekeeping() {
 			return
 		}
 		now := r.now()
+		if st := r.raft.Status(); st.Lost {
+			r.node.park(r, st.Parked)
+			return // park closes this replica, which ends this loop
+		}
 		for _, h := range r.holds.expired(now) {
 			r.expire(h)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -54,6 +55,7 @@ type Node struct {
 	mu       sync.Mutex
 	file     nodeFile
 	replicas map[ids.GroupID]*hosted
+	closing  bool
 	failed   chan struct{} // closed when failure is set
 	failure  error
 }
@@ -157,6 +159,9 @@ func (n *Node) Close() error { return n.shut(true) }
 func (n *Node) Kill() { _ = n.shut(false) }
 
 func (n *Node) shut(clean bool) error {
+	n.mu.Lock()
+	n.closing = true
+	n.mu.Unlock()
 	n.stop()
 	n.wg.Wait()
 	var errs []error
@@ -309,6 +314,8 @@ func (n *Node) loadKnown() {
 		h := &hosted{file: f}
 		if err != nil {
 			h.parked = err.Error()
+		} else {
+			h.parked = f.Lost
 		}
 		n.replicas[ids.GroupID(id)] = h
 	}
@@ -377,18 +384,21 @@ func signal(c chan struct{}) {
 func (n *Node) park(r *Replica, why string) {
 	n.mu.Lock()
 	h := n.replicas[r.gid]
-	if h == nil || h.r != r {
-		n.mu.Unlock()
+	if h == nil || h.r != r || n.closing {
+		n.mu.Unlock() // a closing node closes it like the others
 		return
 	}
 	h.r, h.parked = nil, why
+	n.wg.Add(1)
 	n.mu.Unlock()
+	n.remember(r.gid, why)
 	r.log.Error().Str("reason", why).Msg("replica is parked: it neither votes, acknowledges nor leads")
-	n.spawn(func() {
+	go func() {
+		defer n.wg.Done()
 		if err := r.close(false); err != nil {
 			r.log.Error().Err(err).Msg("closing the parked replica")
 		}
-	})
+	}()
 }
 
 // openReplica opens a replica's folder beside the other work of the node. starts is the greatest start counter that the
@@ -406,6 +416,9 @@ func (n *Node) openReplica(id ids.GroupID, record *raftlog.EpochRecord, starts u
 	n.mu.Unlock()
 	n.spawn(func() {
 		r, err := openReplica(n, id, f, record, starts)
+		if errors.Is(err, errLost) {
+			n.remember(id, err.Error())
+		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		h.opening = false
@@ -416,6 +429,23 @@ func (n *Node) openReplica(id ids.GroupID, record *raftlog.EpochRecord, starts u
 		}
 		h.r = r
 	})
+}
+
+// errLost marks an error of opening a replica that tells that its identity is lost for ever.
+var errLost = errors.New("the identity of the replica is lost")
+
+// remember writes into the replica's folder that its identity is lost, so that it stays parked also when it starts while no
+// controller lives that could tell.
+func (n *Node) remember(id ids.GroupID, why string) {
+	dir := filepath.Join(n.o.Dir, "groups", id.String())
+	f, err := loadReplicaFile(n.o.FS, dir)
+	if err == nil && f.Lost == "" {
+		f.Lost = why
+		err = f.save(n.o.FS, dir)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		n.log.Error().Stringer("group_id", id).Err(err).Msg("cannot write down that the identity of this replica is lost: remove its folder")
+	}
 }
 
 // watchDisk keeps diskFull: less free than the larger of 5 % and two segments of the largest kind here.

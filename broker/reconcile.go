@@ -191,11 +191,15 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 	}
 	n.mu.Lock()
 	r, parked := h.r, h.parked
-	if w.Lost != "" && parked == "" && r == nil && !h.opening {
+	given := w.Lost != "" && parked == "" && r == nil && !h.opening
+	if given {
 		h.parked = w.Lost
 		parked = w.Lost
 	}
 	n.mu.Unlock()
+	if given {
+		n.remember(id, w.Lost)
+	}
 	switch {
 	case parked != "":
 	case r == nil:

@@ -289,13 +289,25 @@ func TestLostIdentities(t *testing.T) {
 	}
 	parked("restored backup")
 	c.stop(node)
+	// It stays so without anybody who could tell.
+	written, err := os.ReadFile(filepath.Join(dir, "replica.json"))
+	if err != nil || !strings.Contains(string(written), "restored backup") {
+		t.Fatalf("the folder does not remember why its identity is lost: %s (%v)", written, err)
+	}
+	c.ctl.Close()
+	c.start(node)
+	if err := c.nodes[node].Ready(); err == nil || !strings.Contains(err.Error(), "restored backup") {
+		t.Fatalf("without a controller %s says %v", node, err)
+	}
+	c.stop(node)
+	c.startController()
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
 	parked("wiped")
 	c.stop(node)
 	// Somebody else's folder.
-	_, err := broker.OpenNode(broker.NodeOptions{ID: "n9", Dir: filepath.Join(c.dir, node), Controllers: []string{c.ctlAt},
+	_, err = broker.OpenNode(broker.NodeOptions{ID: "n9", Dir: filepath.Join(c.dir, node), Controllers: []string{c.ctlAt},
 		PeerListener: listen(t, "127.0.0.1:0"), ClientListener: nil})
 	if err == nil || !strings.Contains(err.Error(), "no listener for clients") {
 		t.Fatalf("options without a listener: %v", err)

@@ -60,19 +60,20 @@ type Replica struct {
 	scratch       []byte
 	sinceCheck    ids.PhysicalOffset // applied end at the last checkpoint
 
-	inbox      inbox
-	applied    atomic.Uint64                // index
-	appliedEnd atomic.Int64                 // physical offset after the last applied frame
-	role       atomic.Pointer[raftlog.Role] // last one heard of the loop
-	others     atomic.Pointer[map[ids.ReplicaID]otherReplica]
-	campaigned atomic.Uint64 // term + 1 in which the controller asked to campaign last
-	counters   counters
-	checkpoint checkpoint
-	holds      holds
-	forwarder  forwarder
-	commits    commits
-	mend       chan struct{} // asks upkeep for a rebuild of the index's holes
-	creating   sync.Map      // name of a topic or group being created -> *creation
+	inbox       inbox
+	halfApplied atomic.Bool                  // Apply failed: state and index may have a part of the frame after applied
+	applied     atomic.Uint64                // index
+	appliedEnd  atomic.Int64                 // physical offset after the last applied frame
+	role        atomic.Pointer[raftlog.Role] // last one heard of the loop
+	others      atomic.Pointer[map[ids.ReplicaID]otherReplica]
+	campaigned  atomic.Uint64 // term + 1 in which the controller asked to campaign last
+	counters    counters
+	checkpoint  checkpoint
+	holds       holds
+	forwarder   forwarder
+	commits     commits
+	mend        chan struct{} // asks upkeep for a rebuild of the index's holes
+	creating    sync.Map      // name of a topic or group being created -> *creation
 
 	presenceMu sync.Mutex
 	presence   *presence[*remoting.Conn]
@@ -120,7 +121,7 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 		}
 	}
 	if own <= starts {
-		return nil, errors.Join(fmt.Errorf(remarkBackup, own, starts), r.clog.Close(false))
+		return nil, errors.Join(fmt.Errorf("%w: "+remarkBackup, errLost, own, starts), r.clog.Close(false))
 	}
 	if err := r.recover(); err != nil {
 		return nil, errors.Join(err, r.clog.Close(false))
@@ -270,7 +271,8 @@ func (r *Replica) close(clean bool) error {
 	r.refuseRest()
 	r.wg.Wait()
 	r.checkpoint.wg.Wait()
-	if clean {
+	// A parked replica may have applied half a frame: its state is nobody's.
+	if clean && !r.halfApplied.Load() {
 		errs = append(errs, r.lastCheckpoint())
 	}
 	errs = append(errs, r.idx.Close(), r.clog.Close(clean))

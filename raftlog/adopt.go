@@ -57,6 +57,7 @@ func (r *Replica) Adopt(rec EpochRecord) error {
 		r.reads.fail(r.notMaster())
 		r.form.inflight = r.form.inflight[:0]
 		r.lead, r.leading = 0, false
+		r.forgetFlows()
 		r.logger.Info().Uint32("epoch", uint32(rec.Epoch)).Uint32("from", uint32(r.record.Epoch)).Msg("adopting a new epoch")
 		r.continueSeal()
 	})

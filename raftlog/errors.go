@@ -45,6 +45,7 @@ func (e *IdentityError) Error() string { return "raftlog: " + e.Reason }
 type ParkedError struct {
 	Reason string // one line for an operator
 	Err    error  // what happened below, may be nil
+	Lost   bool   // the identity is lost for ever: this replica acknowledged what it no longer has
 }
 
 func (e *ParkedError) Error() string {

@@ -233,6 +233,14 @@ func (r *Replica) releaseLone() {
 	}
 }
 
+// forgetFlows drops what waits for the members: this replica leads nobody any more.
+func (r *Replica) forgetFlows() {
+	for _, p := range r.members {
+		p.flow = flow{}
+	}
+	r.starved = false
+}
+
 // HoldUntil returns the time, in milliseconds since 1970, at which a turn is due though nothing happens; ok is false when none
 // is.
 func (r *Replica) HoldUntil() (millis int64, ok bool) {

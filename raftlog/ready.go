@@ -225,7 +225,11 @@ func (r *Replica) emit(j *Job) {
 func (r *Replica) Completed(jobs []*Job, err error) {
 	r.outstanding -= len(jobs)
 	if err != nil {
-		r.park("the log is poisoned", err)
+		reason := "the log could not be written"
+		if r.log.Poisoned() != nil {
+			reason = "the log is poisoned"
+		}
+		r.park(reason, err)
 	}
 	if r.parked != nil {
 		return

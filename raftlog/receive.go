@@ -120,6 +120,7 @@ func (r *Replica) step(env peer.Envelope) {
 	case pb.MsgHeartbeat:
 		if ids.Index(m.GetCommit()) > r.tail.Index && m.GetTerm() >= uint64(r.owner.Term) {
 			r.park(fmt.Sprintf("the master counts entry %d as acknowledged by this replica, its log ends at %d: a lost tail", m.GetCommit(), r.tail.Index), nil)
+			r.parked.Lost = true
 			return
 		}
 	case pb.MsgTimeoutNow:

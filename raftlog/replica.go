@@ -320,6 +320,7 @@ func (r *Replica) park(reason string, err error) {
 	r.parked = &ParkedError{Reason: reason, Err: err}
 	r.rn, r.lead, r.leading = nil, 0, false
 	r.seal = seal{}
+	r.forgetFlows()
 	r.logger.Error().Err(err).Uint32("epoch", uint32(r.record.Epoch)).Stringer("term", r.owner.Term).Msg("replica parks: " + reason)
 	r.form.abandonAll(r.sm)
 	r.reads.fail(r.parked)
@@ -334,6 +335,9 @@ func (r *Replica) Parked() *ParkedError { return r.parked }
 // Tick tells that one tick of time has passed.
 func (r *Replica) Tick() {
 	r.ticks++
+	if err := r.log.Poisoned(); err != nil && r.parked == nil {
+		r.park("the log is poisoned", err) // by the filler of its space, or by a read: nobody else tells
+	}
 	r.form.expire(r.sm, r.ticks, int64(r.cfg.AbandonAfter/r.cfg.Tick))
 	if r.rn == nil || r.seal.active() {
 		return

@@ -53,7 +53,14 @@ func (g *Group) write(w *Writer) {
 	)
 	checkpoint := func() {
 		bytes, dirty = 0, false
-		if failed = w.Checkpoint(); failed != nil {
+		err := w.Checkpoint()
+		switch {
+		case err == nil:
+		case g.cfg.Log.Poisoned() == nil:
+			// Only a derived file could not be written, as on a full disk. The next start reads more of the log instead.
+			g.cfg.Logger.Warn().Stringer("group", g.cfg.Group).Err(err).Msg("a checkpoint of the log could not be written")
+		default:
+			failed = err
 			g.complete(nil, failed)
 		}
 	}

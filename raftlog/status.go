@@ -34,6 +34,7 @@ type Status struct {
 	MinISR int
 
 	Parked   string // why the replica is parked, "" when it is not
+	Lost     bool   // it is parked because its identity is lost: the owner must remember that beyond this process life
 	Poisoned error  // the first failure of the log, nil when there is none
 }
 
@@ -68,7 +69,7 @@ func (r *Replica) snapshot() Status {
 	}
 	switch {
 	case r.parked != nil:
-		s.Parked = r.parked.Error()
+		s.Parked, s.Lost = r.parked.Error(), r.parked.Lost
 	case r.rn == nil && !r.seal.active():
 		s.Parked = r.idle
 	}

@@ -74,6 +74,11 @@ func startPacedLoad(t *testing.T, c *cluster.Cluster, topic string, senders int,
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	l := &load{topic: topic, pause: pause, producer: newGoProducer(t, c), stop: stop, acked: make(map[string]bool), why: make(map[string]int)}
+	// Of concurrent first sends to a topic the client lets all but one fail, until its first route is there.
+	eventually(t, 20*time.Second, "a first send", func() (bool, error) {
+		r, err := l.producer.SendSync(t.Context(), primitive.NewMessage(topic, []byte("first:0")))
+		return err == nil && r.Status == primitive.SendOK, err
+	})
 	l.last.Store(time.Now().UnixMilli())
 	for s := range senders {
 		l.senders.Go(func() { l.send(ctx, s) })
