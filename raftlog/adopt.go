@@ -21,17 +21,26 @@ type seal struct {
 	writing bool
 	// campaign: Campaign was called meanwhile, and is done in the new epoch
 	campaign bool
-	backlog  []peer.Envelope // messages that came meanwhile, at most maxBacklog, more are dropped
+	backlog  []peer.Envelope // messages that came meanwhile, at most maxBacklog and maxBacklogBytes, more are dropped
+	bytes    int             // of the frames in backlog
 }
 
 // maxBacklog bounds the messages kept while a record is being written. Raft repeats what is dropped.
-const maxBacklog = 64
+const (
+	maxBacklog      = 64
+	maxBacklogBytes = 8 << 20
+)
 
 func (s *seal) active() bool { return s.next != nil }
 
 func (s *seal) keep(env peer.Envelope) {
-	if len(s.backlog) < maxBacklog {
+	n := 0
+	for _, f := range env.Frames {
+		n += len(f)
+	}
+	if len(s.backlog) < maxBacklog && (n == 0 || s.bytes+n <= maxBacklogBytes) {
 		s.backlog = append(s.backlog, env)
+		s.bytes += n
 	}
 }
 
@@ -53,7 +62,7 @@ func (r *Replica) Adopt(rec EpochRecord) error {
 	}
 	r.guard(func() {
 		r.drain()
-		r.seal = seal{next: &rec, encoded: rec.Encode(), backlog: r.seal.backlog, campaign: r.seal.campaign}
+		r.seal = seal{next: &rec, encoded: rec.Encode(), backlog: r.seal.backlog, bytes: r.seal.bytes, campaign: r.seal.campaign}
 		r.reads.fail(r.notMaster())
 		r.form.inflight = r.form.inflight[:0]
 		r.lead, r.leading = 0, false

@@ -26,7 +26,7 @@
 //	                       jobs │ ▲ done
 //	                            ▼ │
 //	                     ┌────────────────┐
-//	                     │ writer         │ one Append and one Sync for all that waits; checkpoints when idle
+//	                     │ writer         │ each frame synced before the next; acknowledgements; checkpoints
 //	                     └────────────────┘
 //
 // One turn of the loop drains all inputs, applies what is committed, forms and proposes the next frame, sends, and lets the
@@ -42,5 +42,6 @@
 //
 // # Where to read first
 //
-// group.go for the use, replica.go for the events, ready.go for what Raft wants, adopt.go for epochs, writer.go for durability.
+// group.go for the use, replica.go for the events, ready.go for what Raft wants, adopt.go for epochs, job.go and
+// shell.go for durability.
 package raftlog

@@ -6,8 +6,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// raftLogger passes what the Raft library says to the group's log: its chatter as debug, its warnings as such. A panic of the
-// library becomes a raftPanic, which parks the replica.
+// raftLogger passes what the Raft library says to the group's log: its chatter and its warnings, which are about
+// messages that come late, as debug; what it calls an error as such. A panic of the library becomes a raftPanic, which parks the replica.
 type raftLogger struct{ l zerolog.Logger }
 
 func (g raftLogger) Debug(...any)                {}

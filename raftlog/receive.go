@@ -29,12 +29,8 @@ func (r *Replica) Receive(env peer.Envelope) {
 	}
 	m := env.Msg
 	if m == nil {
-		m = &pb.Message{From: new(uint64(env.From)), To: new(uint64(env.To))}
-		env.Msg = m
-		if env.Record == nil {
-			r.refuse(env, "it is empty")
-			return
-		}
+		r.refuse(env, "it has no message")
+		return
 	}
 	if env.Group != r.cfg.Group || env.To != r.cfg.Replica || m.GetTo() != uint64(env.To) || m.GetFrom() != uint64(env.From) ||
 		env.From == r.cfg.Replica {

@@ -107,8 +107,7 @@ type ackMark struct {
 // member is what a replica knows of another member of the group, or of a former one.
 type member struct {
 	Member
-	current  bool // of the record in force
-	voter    bool
+	current  bool      // of the record in force
 	heard    int64     // tick of the last message, -1 when none
 	epoch    ids.Epoch // highest epoch it has shown
 	attached int64     // tick in which it was last sent the record
@@ -227,20 +226,18 @@ func (r *Replica) loadOwner() error {
 func (r *Replica) install(rec EpochRecord, encoded []byte) {
 	r.record, r.encoded, r.hash = rec, bytes.Clone(encoded), rec.Hash()
 	for _, m := range r.members {
-		m.current, m.voter = false, false
+		m.current = false
 	}
-	add := func(list []Member, voter bool) {
+	for _, list := range [2][]Member{rec.Voters, rec.Learners} {
 		for _, m := range list {
 			p := r.members[m.ID]
 			if p == nil {
 				p = &member{heard: -1}
 				r.members[m.ID] = p
 			}
-			p.Member, p.current, p.voter, p.match, p.attached, p.conflict, p.flow = m, true, voter, 0, -attachEvery, false, flow{}
+			p.Member, p.current, p.match, p.attached, p.conflict, p.flow = m, true, 0, -attachEvery, false, flow{}
 		}
 	}
-	add(rec.Voters, true)
-	add(rec.Learners, false)
 }
 
 // boot builds the RawNode of the record in force, or tells why there is none.

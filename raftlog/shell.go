@@ -40,7 +40,7 @@ func (q *jobQueue) take() []*Job {
 	return jobs
 }
 
-// write is the log's one writer: it takes all jobs that wait and makes them durable together. The next ones gather meanwhile.
+// write is the log's one writer: it takes all jobs that wait and makes them durable, in order. The next ones gather meanwhile.
 func (g *Group) write(w *Writer) {
 	defer close(g.writer)
 	idle := time.NewTimer(time.Hour)
