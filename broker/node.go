@@ -389,16 +389,14 @@ func (n *Node) park(r *Replica, why string) {
 		return
 	}
 	h.r, h.parked = nil, why
-	n.wg.Add(1)
-	n.mu.Unlock()
-	n.remember(r.gid, why)
-	r.log.Error().Str("reason", why).Msg("replica is parked: it neither votes, acknowledges nor leads")
-	go func() {
-		defer n.wg.Done()
+	n.wg.Go(func() {
 		if err := r.close(false); err != nil {
 			r.log.Error().Err(err).Msg("closing the parked replica")
 		}
-	}()
+	})
+	n.mu.Unlock()
+	n.remember(r.gid, why)
+	r.log.Error().Str("reason", why).Msg("replica is parked: it neither votes, acknowledges nor leads")
 }
 
 // openReplica opens a replica's folder beside the other work of the node. starts is the greatest start counter that the
