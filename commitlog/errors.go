@@ -17,6 +17,9 @@ var (
 	ErrClosed = errors.New("commitlog: closed")
 	// ErrReadOnly is returned by a change of a log that was opened with Options.ReadOnly.
 	ErrReadOnly = errors.New("commitlog: opened read-only")
+	// ErrOvertaken is returned by reads of a log that was opened with Options.ReadOnly when the bytes are not what they were
+	// and another process has changed the log since, by a cut for instance. Open it again.
+	ErrOvertaken = errors.New("commitlog: changed by another process since it was opened")
 )
 
 // Answers of Open and Create.

@@ -98,7 +98,8 @@ func (l *Log) walk(s spot, i ids.Index) (Ref, error) {
 	}
 }
 
-// attempt runs read until it succeeds or fails without having raced with a cut, which is what poisons the log.
+// attempt runs read until it succeeds or fails without having raced with a cut, which is what poisons the log. A cut by
+// another process is ErrOvertaken.
 func (l *Log) attempt(read func() error) error {
 	for {
 		cuts := l.cuts.Load()
@@ -108,6 +109,8 @@ func (l *Log) attempt(read func() error) error {
 			return err
 		case l.cuts.Load() != cuts:
 			continue
+		case l.o.ReadOnly && l.overtaken():
+			return fmt.Errorf("%w: %v", ErrOvertaken, err) // not to be taken for damage
 		}
 		var c *CorruptionError
 		if !errors.As(err, &c) {

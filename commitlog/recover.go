@@ -25,18 +25,39 @@ const lockName = "lock"
 //  5. Meta, in both slots: one more start, the bound at the tail, no clean-stop mark.
 //
 // Errors are also vfs.ErrLocked (wrapped), ErrNotCreated, ErrMetaLost and *IdentityError. After any error nothing stays open.
+//
+// With Options.ReadOnly only steps 2 and 3 are done, and another process may write the log meanwhile: what it appends is read
+// too, as far as it is seen, and a cut, which it notes in meta before it changes a byte, makes Open start afresh.
 func Open(o Options) (*Log, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Log{o: o}
-	if err := l.open(); err != nil {
+	for try := 1; ; try++ {
+		l := &Log{o: o}
+		err := l.open()
+		if err == nil {
+			return l, nil
+		}
 		l.poisoned("start", err)
 		l.Close(false)
-		return nil, err
+		if !o.ReadOnly || try == readOnlyTries || !l.overtaken() {
+			return nil, err
+		}
 	}
-	return l, nil
+}
+
+const (
+	// readOnlyTries bounds how often a read-only Open starts afresh. A fault that is there each time is one.
+	readOnlyTries = 32
+	// readOnlyRounds bounds how often a read-only Open goes on behind a tail that moves.
+	readOnlyRounds = 16
+)
+
+// overtaken tells whether another process has written meta since l read it.
+func (l *Log) overtaken() bool {
+	m, _, err := readMeta(l.o.FS, l.o.Dir)
+	return err == nil && m.seq != l.meta.cur.seq
 }
 
 // loadMeta opens the meta file and checks whose it is.
@@ -64,7 +85,7 @@ func loadMeta(o *Options) (metaFile, error) {
 		return metaFile{}, fmt.Errorf("commitlog: open: %w", err)
 	}
 	if err := checkIdentity(o, path, rec.cluster, rec.group, rec.segmentSize); err != nil {
-		return metaFile{}, err
+		return metaFile{cur: *rec}, err
 	}
 	open := o.FS.OpenReadWrite
 	if o.ReadOnly {
@@ -245,7 +266,13 @@ func (r *recovery) readSegments() error {
 	t := l.front.prev
 	t.Offset = l.front.base + segmentHeaderSize
 	l.tail = t
-	for base := l.front.base; ; base += ids.PhysicalOffset(l.o.SegmentSize) {
+	return r.readFrom(l.front.base)
+}
+
+// readFrom is readSegments from the segment at base on, which follows those that were read.
+func (r *recovery) readFrom(base ids.PhysicalOffset) error {
+	l := r.l
+	for ; ; base += ids.PhysicalOffset(l.o.SegmentSize) {
 		if n := len(l.segs); n == len(r.bases) || r.bases[n] != base {
 			r.stop(base, 0, scanEnd{reason: "the segment is missing"})
 			return nil
@@ -317,10 +344,16 @@ func (r *recovery) readSegment(base ids.PhysicalOffset) (more bool, err error) {
 	if err := r.useSidecar(seg); err != nil {
 		return false, err
 	}
+	return r.readFrames(seg, size)
+}
+
+// readFrames reads those of seg that follow the tail, up to limit in the file; more as readSegment.
+func (r *recovery) readFrames(seg *segment, limit int64) (more bool, err error) {
+	l, base := r.l, seg.base()
 	if r.cut != 0 {
-		size = min(size, int64(r.cut-base))
+		limit = min(limit, int64(r.cut-base))
 	}
-	t, end, err := l.o.scanSegment(f, base, l.tail, size, func(f Frame) error {
+	t, end, err := l.o.scanSegment(seg.file, base, l.tail, limit, func(f Frame) error {
 		l.note(seg, f.Term(), f.Index(), f.Ref())
 		l.tail = l.tail.After(f)
 		return nil
@@ -387,6 +420,31 @@ func (r *recovery) judge() error {
 		return nil // nothing was ever written behind, or it does not count
 	}
 	r.unclean = true
+	for round := 1; ; round++ {
+		off, found, err := r.later()
+		if err != nil || !found {
+			return err
+		}
+		if l.o.ReadOnly {
+			// The frames ended where a buffer was filled; what was found may be the next one, written since.
+			last := l.tail.Index
+			if err := r.goOn(); err != nil {
+				return err
+			}
+			if l.tail.Index > last {
+				if round < readOnlyRounds {
+					continue
+				}
+				return nil // somebody writes without a pause; a bad place would not have moved
+			}
+		}
+		return damage(fmt.Sprintf("%s, but a valid frame follows at offset %d", r.end.reason, off))
+	}
+}
+
+// later looks for a valid frame behind where the frames end.
+func (r *recovery) later() (off ids.PhysicalOffset, found bool, err error) {
+	l := r.l
 	for _, base := range r.bases {
 		if base < r.endBase {
 			continue
@@ -397,22 +455,46 @@ func (r *recovery) judge() error {
 		}
 		f, err := l.o.FS.Open(l.segmentPath(base, logSuffix))
 		if err != nil {
-			return r.wrap(err)
+			return 0, false, r.wrap(err)
 		}
 		size, err := f.Size()
-		var off ids.PhysicalOffset
-		var found bool
 		if err == nil {
 			off, found, err = l.o.findLater(f, base, pos, size, l.tail.Index)
 		}
-		if err = errors.Join(err, f.Close()); err != nil {
-			return r.wrap(err)
-		}
-		if found {
-			return damage(fmt.Sprintf("%s, but a valid frame follows at offset %d", r.end.reason, off))
+		if err = errors.Join(err, f.Close()); err != nil || found {
+			return off, found, r.wrap(err)
 		}
 	}
-	return nil
+	return 0, false, nil
+}
+
+// goOn reads from the tail on once more, for a read-only log.
+func (r *recovery) goOn() error {
+	l := r.l
+	names, err := l.o.FS.List(l.o.Dir)
+	if err != nil {
+		return r.wrap(err)
+	}
+	r.bases = nil
+	for _, name := range names {
+		if base, ok := parseName(name, logSuffix); ok && base >= l.front.base {
+			r.bases = append(r.bases, base)
+		}
+	}
+	slices.Sort(r.bases)
+	seg := l.segs[len(l.segs)-1]
+	if seg.base() != r.endBase { // that one had no good header
+		return r.readFrom(r.endBase)
+	}
+	size, err := seg.file.Size()
+	if err != nil {
+		return r.wrap(err)
+	}
+	more, err := r.readFrames(seg, size)
+	if err != nil || !more {
+		return err
+	}
+	return r.readFrom(r.endBase + ids.PhysicalOffset(l.o.SegmentSize))
 }
 
 // mend removes the torn tail, writes again what may not be on the disk, and syncs.

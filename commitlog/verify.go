@@ -9,7 +9,7 @@ import (
 // Verify reads the log in o.Dir without changing or locking anything, and checks every frame from the front to index to (0:
 // to the tail), also those that a start would take on trust of a checkpoint. visit, which may be nil, sees each frame, valid
 // during the call; its error ends the work and is returned. Damage is a *DamageError; ErrUnavailable means that the log ends
-// before to.
+// before to, ErrOvertaken that its writer cut it meanwhile.
 func Verify(o Options, to ids.Index, visit func(Frame) error) error {
 	o.ReadOnly = true
 	l, err := Open(o)
