@@ -34,12 +34,15 @@ func (l *Log) EmptyFrame(t Tail, term ids.Term, index ids.Index) Frame {
 	return putHeader(make([]byte, headerSize), term, index, l.o.place(t.Offset, headerSize), 0, 0, t.Chain)
 }
 
-// buffers keeps the memory of released frames. What a large frame has grown is given back to the collector.
+// buffers keeps the memory of builders that were given up or made no frame, and of released frames. What a large frame has
+// grown is given back to the collector.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 64<<10); return &b }}
 
 const maxPooled = 1 << 20
 
-// Release gives the memory of a frame that Builder.Finish returned to later builders. Nobody may use the frame afterwards.
+// Release gives the memory of a frame that Builder.Finish returned to later builders. Nobody may use the frame afterwards. It
+// is for callers that know when the last reader is done. A replica's log does not: frames that were formed for it go to the
+// followers too, and are left to the collector.
 func Release(f Frame) {
 	if cap(f) >= headerSize && cap(f) <= maxPooled {
 		b := []byte(f[:0])
