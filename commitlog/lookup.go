@@ -1,6 +1,10 @@
 package commitlog
 
-import "github.com/ledgermq/ledgermq/internal/ids"
+import (
+	"errors"
+
+	"github.com/ledgermq/ledgermq/internal/ids"
+)
 
 // SegmentSize is the size of a segment in bytes, a property of the group.
 func (l *Log) SegmentSize() int64 { return l.o.SegmentSize }
@@ -11,7 +15,7 @@ func (l *Log) IndexAt(off ids.PhysicalOffset) (i ids.Index, err error) {
 	off = max(off, l.o.base(off)+segmentHeaderSize)
 	err = l.attempt(func() error {
 		seg, end, err := l.holdAt(off, 0)
-		if err == ErrUnavailable { //nolint:errorlint // holdAt returns the bare sentinel
+		if errors.Is(err, ErrUnavailable) {
 			return l.afterEnd(off, &i)
 		}
 		if err != nil {

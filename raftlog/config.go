@@ -52,7 +52,7 @@ type Config struct {
 	// Clock returns milliseconds since 1970. Default: the wall clock.
 	Clock func() int64
 
-	Logger zerolog.Logger
+	Logger zerolog.Logger // its lines name the group and the replica already
 }
 
 // Limits bounds the frame bytes that a replica holds or sends; the Raft library sees only thin entries. One frame is always

@@ -147,7 +147,7 @@ func OpenReplica(cfg Config) (*Replica, error) {
 		staged:  make(map[entryKey]commitlog.Frame),
 		members: make(map[ids.ReplicaID]*member),
 		applied: cfg.Applied,
-		logger:  cfg.Logger.With().Stringer("group", cfg.Group).Uint64("replica", uint64(cfg.Replica)).Logger(),
+		logger:  cfg.Logger,
 		idle:    "no epoch record yet",
 		now:     cfg.Clock(),
 	}

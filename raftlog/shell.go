@@ -58,7 +58,7 @@ func (g *Group) write(w *Writer) {
 		case err == nil:
 		case g.cfg.Log.Poisoned() == nil:
 			// Only a derived file could not be written, as on a full disk. The next start reads more of the log instead.
-			g.cfg.Logger.Warn().Stringer("group", g.cfg.Group).Err(err).Msg("a checkpoint of the log could not be written")
+			g.cfg.Logger.Warn().Err(err).Msg("a checkpoint of the log could not be written")
 		default:
 			failed = err
 			g.complete(nil, failed)
@@ -143,7 +143,7 @@ func (g *Group) fillAhead() {
 					return
 				}
 				// The writer goes on without: a disk that is really full fails the append, and says so there.
-				g.cfg.Logger.Warn().Stringer("group", g.cfg.Group).Err(err).Msg("space ahead of the log could not be prepared")
+				g.cfg.Logger.Warn().Err(err).Msg("space ahead of the log could not be prepared")
 				break
 			}
 			select {
