@@ -3,6 +3,7 @@ package controller
 import (
 	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/raftlog"
 )
 
 // news returns what of a heartbeat differs from the state, or nil.
@@ -137,15 +138,15 @@ func (s *State) describe(g *groupEntry, nodes map[ids.NodeID]nodeView) *pb.Group
 		out.State = pb.GroupState_GROUP_STATE_PENDING
 		out.WaitingFor = g.waitingFor()
 	}
-	v := voters(g.Answers, g.Members)
-	for i, r := range g.Replicas {
+	votes := g.voting()
+	for _, r := range g.Replicas {
 		a := s.nodes[r.Node].Addresses
 		out.Replicas = append(out.Replicas, &pb.Replica{
 			ReplicaId:     uint64(r.ID),
 			Slot:          uint32(r.Slot),
 			NodeId:        string(r.Node),
 			Incarnation:   r.Incarnation.bytes(),
-			Voter:         g.Epoch > 0 && i < v,
+			Voter:         votes[r.ID],
 			Lost:          r.Lost,
 			PeerAddress:   a.Peer,
 			ClientAddress: a.Clients[g.Name],
@@ -164,6 +165,23 @@ func (s *State) describe(g *groupEntry, nodes map[ids.NodeID]nodeView) *pb.Group
 		}
 	}
 	return out
+}
+
+// voting returns who votes: what the record of the epoch says, which may be less than the mode asks for. Before the first
+// record nobody does. Invariant: Record decodes when Epoch > 0.
+func (g *groupEntry) voting() map[ids.ReplicaID]bool {
+	if g.Epoch == 0 {
+		return nil
+	}
+	record, err := raftlog.DecodeEpochRecord(g.Record)
+	if err != nil {
+		return nil // State's invariant 3 excludes it
+	}
+	votes := make(map[ids.ReplicaID]bool, len(record.Voters))
+	for _, m := range record.Voters {
+		votes[m.ID] = true
+	}
+	return votes
 }
 
 // masterLive tells whether the known master was heard, and said that it is.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,6 +78,37 @@ func TestModes(t *testing.T) {
 			t.Errorf("mode %d-%d: an answered send may be on fewer replicas than a majority", test.a, test.m)
 		}
 		must(t, s.check())
+	}
+}
+
+// Who votes is what the record of the epoch says, not what the mode would.
+func TestDescribedVoters(t *testing.T) {
+	t.Parallel()
+	s := foundedState(t, 3)
+	must(t, s.Apply(creation("g", 1, 2, 3)))
+	g := s.groups["g"]
+	voters := func() (out []uint64) {
+		for _, r := range s.describe(g, nil).GetReplicas() {
+			if r.GetVoter() {
+				out = append(out, r.GetReplicaId())
+			}
+		}
+		return out
+	}
+	if got := voters(); len(got) != 0 {
+		t.Errorf("before the first record %v vote", got)
+	}
+	reportAll(t, s, "g")
+	if got := voters(); len(got) != 3 {
+		t.Errorf("in epoch 1 %v vote", got)
+	}
+	record, err := raftlog.DecodeEpochRecord(g.Record)
+	must(t, err)
+	// A record that changes the members may make the first slot a learner.
+	record.Learners, record.Voters = record.Voters[:1], record.Voters[1:]
+	g.Record = record.Encode()
+	if got := voters(); !slices.Equal(got, []uint64{uint64(record.Voters[0].ID), uint64(record.Voters[1].ID)}) {
+		t.Errorf("%v vote, the record names %v", got, record.Voters)
 	}
 }
 
