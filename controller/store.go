@@ -16,6 +16,8 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/ledgermq/ledgermq/internal/vfs"
 )
 
 // store is the member's one file, DIR/controller.db. Whatever belongs together is written in one synced transaction: a vote is
@@ -89,7 +91,8 @@ type loaded struct {
 // openStore opens the member's file in dir, or makes it for the identity that fresh returns. fresh's error is returned when
 // there is no file.
 func openStore(dir string, fresh func() (identity, error)) (*store, *loaded, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	// Durable, parents too: with the folder a crash would take the votes that are in it.
+	if err := vfs.MkdirDurable(vfs.OS, dir); err != nil {
 		return nil, nil, &FolderError{dir, err.Error()}
 	}
 	name := filepath.Join(dir, storeFile)
@@ -134,21 +137,13 @@ func createStore(dir, name string, id identity) (err error) {
 	})
 	if err = errors.Join(err, db.Close()); err == nil {
 		if err = os.Rename(temp, name); err == nil {
-			err = syncDir(dir)
+			err = vfs.OS.SyncDir(dir)
 		}
 	}
 	if err != nil {
 		return &FolderError{dir, fmt.Sprintf("its file cannot be made: %v", err)}
 	}
 	return nil
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 func openExisting(dir, name string) (st *store, l *loaded, err error) {
