@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/ledgermq/ledgermq/broker/state"
 	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/message"
@@ -53,8 +54,10 @@ func (t *tool) logCommand() *cli.Command {
 
 // The record types that dump can name; the others are printed as numbers.
 var recordTypes = map[uint8]string{
-	1: "message", 2: "topic", 3: "topic-delete", 4: "group", 5: "group-delete", 6: "offsets", 7: "lock", 8: "unlock",
-	9: "cut-front", 10: "new-term",
+	state.RecordMessage: "message", state.RecordTopicPut: "topic", state.RecordTopicDelete: "topic-delete",
+	state.RecordGroupPut: "group", state.RecordGroupDelete: "group-delete", state.RecordOffsets: "offsets",
+	state.RecordLock: "lock", state.RecordUnlock: "unlock", state.RecordCutFront: "cut-front",
+	state.RecordLeaseExtension: "lease-extension",
 }
 
 type dumpedFrame struct {
@@ -76,6 +79,11 @@ type dumpedRecord struct {
 }
 
 func (t *tool) logDump(c *cli.Context) error {
+	for _, flag := range []string{"from", "count"} {
+		if n := c.Int64(flag); n < 0 {
+			return usagef("--%s %d is negative; leave it out for all there is", flag, n)
+		}
+	}
 	found, err := findReplicas(c.Args().Slice())
 	if err != nil {
 		return err
@@ -92,15 +100,27 @@ func (t *tool) logDump(c *cli.Context) error {
 		return usagef("%s below %s: %s; name one node's folder, and with --group one group",
 			countOf(len(chosen), "such replica"), c.Args().First(), strings.Join(groups, ", "))
 	}
-	l, _, err := chosen[0].open()
+	next, left := ids.Index(c.Int64("from")), c.Int64("count")
+	for try := 1; ; try++ {
+		err := t.dumpFrames(c, chosen[0], &next, &left)
+		if try == overtakenTries || !errors.Is(err, commitlog.ErrOvertaken) {
+			return err
+		}
+	}
+}
+
+// overtakenTries bounds how often the log of a running node, which cuts it while it is read, is opened again.
+const overtakenTries = 5
+
+// dumpFrames prints the frames from *next on, *left of them (0: all), and moves both along.
+func (t *tool) dumpFrames(c *cli.Context, r replicaFolder, next *ids.Index, left *int64) error {
+	l, _, err := r.open()
 	if err != nil {
 		return err
 	}
 	defer l.Close(false)
-	from := max(ids.Index(c.Int64("from")), l.FirstIndex())
-	left := c.Int64("count")
 	enc := json.NewEncoder(t.out)
-	for f, err := range l.Frames(from) {
+	for f, err := range l.Frames(max(*next, l.FirstIndex())) {
 		if err != nil {
 			return err
 		}
@@ -124,7 +144,8 @@ func (t *tool) logDump(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-		if left--; left == 0 {
+		*next = f.Index() + 1
+		if *left--; *left == 0 {
 			break
 		}
 	}
@@ -136,9 +157,8 @@ func dumpRecord(r commitlog.Record) dumpedRecord {
 	if d.Type == "" {
 		d.Type = fmt.Sprint(r.Type)
 	}
-	const prefix = 24 // topic, queue, tag hash and queue offset stand before the record of RocketMQ
-	if r.Type == 1 && len(r.Body) > prefix {
-		if m, _, err := message.Decode(r.Body[prefix:]); err == nil {
+	if r.Type == state.RecordMessage && len(r.Body) > state.MessagePrefixSize {
+		if m, _, err := message.Decode(r.Body[state.MessagePrefixSize:]); err == nil {
 			key, _ := message.Property(m.Properties, message.KeyUniqueKey)
 			d.Text = fmt.Sprintf("%s/%d@%d %s %d bytes", m.Topic, m.QueueID, m.QueueOffset, key, len(m.Body))
 		} else {
@@ -230,51 +250,72 @@ func (t *tool) printVerified(results []verifiedGroup) error {
 }
 
 // verifyGroup checks every frame of each replica and compares them from the highest common start to the lowest commit. The
-// commit that a replica's folder names lags behind by at most what was written since it was last idle or checkpointed.
+// commit that a replica's folder names lags behind by at most what was written since it was last idle or checkpointed. A
+// replica that cannot be opened is a fault; the others are looked at all the same.
 func verifyGroup(ctx context.Context, replicas []replicaFolder) verifiedGroup {
-	g := verifiedGroup{Group: replicas[0].Group, Equal: true}
-	fail := func(format string, args ...any) {
-		g.Equal = false
-		if g.Fault == "" {
-			g.Fault = fmt.Sprintf(format, args...)
+	for try := 1; ; try++ {
+		g, overtaken := verifyOnce(ctx, replicas)
+		if !overtaken || try == overtakenTries {
+			return g
 		}
 	}
-	var logs []*commitlog.Log
-	for _, r := range replicas {
-		v := verifiedReplica{Node: r.Node, Folder: r.Dir}
-		l, owner, err := r.open()
+}
+
+// openReplica is a replica of the group whose log could be opened.
+type openReplica struct {
+	log *commitlog.Log
+	r   *verifiedReplica
+}
+
+// verifyOnce is one try of verifyGroup; overtaken tells that the result is worth little, since a node cut its log meanwhile.
+func verifyOnce(ctx context.Context, replicas []replicaFolder) (g verifiedGroup, overtaken bool) {
+	g = verifiedGroup{Group: replicas[0].Group, Equal: true, Replicas: make([]verifiedReplica, len(replicas))}
+	fail := func(err error) {
+		overtaken = overtaken || errors.Is(err, commitlog.ErrOvertaken)
+		g.Equal = false
+		if g.Fault == "" {
+			g.Fault = err.Error()
+		}
+	}
+	failReplica := func(r *verifiedReplica, err error) {
+		r.Fault = err.Error()
+		fail(fmt.Errorf("%s: %w", r.Node, err))
+	}
+	var open []openReplica
+	for i, folder := range replicas {
+		r := &g.Replicas[i]
+		r.Node, r.Folder = folder.Node, folder.Dir
+		l, owner, err := folder.open()
 		if err != nil {
-			v.Fault = err.Error()
-			fail("%s: %v", r.Node, err)
-			g.Replicas = append(g.Replicas, v)
+			failReplica(r, err)
 			continue
 		}
 		defer l.Close(false)
-		v.First, v.Last, v.Commit = l.FirstIndex(), l.Tail().Index, min(owner.Commit, l.Tail().Index)
-		if len(logs) == 0 {
-			g.To = v.Commit
+		r.First, r.Last, r.Commit = l.FirstIndex(), l.Tail().Index, min(owner.Commit, l.Tail().Index)
+		if len(open) == 0 {
+			g.To = r.Commit
 		}
-		g.From, g.To = max(g.From, v.First), min(g.To, v.Commit)
-		logs = append(logs, l)
-		g.Replicas = append(g.Replicas, v)
+		g.From, g.To = max(g.From, r.First), min(g.To, r.Commit)
+		open = append(open, openReplica{l, r})
 	}
-	if g.Fault != "" {
-		return g
+	if len(open) == 0 {
+		return g, overtaken
 	}
-	if err := compare(ctx, logs, &g); err != nil {
-		fail("%v", err)
+	from, to := g.From, g.To
+	if err := compare(ctx, open, &g); err != nil {
+		fail(err)
+		from, to = 1, 0 // nobody's frames were all seen
 	}
-	for i, l := range logs {
-		if err := checkRest(ctx, l, &g, i); err != nil {
-			g.Replicas[i].Fault = err.Error()
-			fail("%s: %v", g.Replicas[i].Node, err)
+	for _, o := range open {
+		if err := checkRest(ctx, o, from, to); err != nil {
+			failReplica(o.r, err)
 		}
 	}
-	return g
+	return g, overtaken
 }
 
 // compare walks all logs in step.
-func compare(ctx context.Context, logs []*commitlog.Log, g *verifiedGroup) error {
+func compare(ctx context.Context, open []openReplica, g *verifiedGroup) error {
 	if g.From > g.To {
 		return nil
 	}
@@ -282,9 +323,9 @@ func compare(ctx context.Context, logs []*commitlog.Log, g *verifiedGroup) error
 		next func() (commitlog.Frame, error, bool)
 		stop func()
 	}
-	steps := make([]step, len(logs))
-	for i, l := range logs {
-		steps[i].next, steps[i].stop = iter.Pull2(l.Frames(g.From))
+	steps := make([]step, len(open))
+	for i, o := range open {
+		steps[i].next, steps[i].stop = iter.Pull2(o.log.Frames(g.From))
 		defer steps[i].stop()
 	}
 	for index := g.From; index <= g.To; index++ {
@@ -293,17 +334,17 @@ func compare(ctx context.Context, logs []*commitlog.Log, g *verifiedGroup) error
 		}
 		var first commitlog.Frame
 		for i, s := range steps {
+			node := open[i].r.Node
 			f, err, ok := s.next()
 			switch {
-			case err != nil:
-				return fmt.Errorf("%s: %w", g.Replicas[i].Node, err)
 			case !ok:
-				return fmt.Errorf("%s: the log ends before index %d", g.Replicas[i].Node, index)
+				return fmt.Errorf("%s: the log ends before index %d", node, index)
+			case err != nil:
+				return fmt.Errorf("%s: %w", node, err)
 			case i == 0:
 				first = f
 			case !bytes.Equal(first, f):
-				return fmt.Errorf("index %d differs: %s has %s, %s has %s", index,
-					g.Replicas[0].Node, describe(first), g.Replicas[i].Node, describe(f))
+				return fmt.Errorf("index %d differs: %s has %s, %s has %s", index, open[0].r.Node, describe(first), node, describe(f))
 			}
 		}
 		g.Frames++
@@ -316,19 +357,18 @@ func describe(f commitlog.Frame) string {
 	return fmt.Sprintf("term %s offset %d size %d chain %08x", f.Term(), f.Offset(), f.Size(), f.Chain())
 }
 
-// checkRest reads the frames of one log that compare did not look at: before the common start and beyond the lowest commit.
-func checkRest(ctx context.Context, l *commitlog.Log, g *verifiedGroup, at int) error {
-	r := &g.Replicas[at]
-	for _, span := range [][2]ids.Index{{r.First, min(g.From-1, r.Last)}, {max(g.To+1, r.First), r.Last}} {
+// checkRest reads the frames of one log that compare did not look at: those before index from and those after index to.
+func checkRest(ctx context.Context, o openReplica, from, to ids.Index) error {
+	for _, span := range [][2]ids.Index{{o.r.First, min(from-1, o.r.Last)}, {max(to+1, o.r.First), o.r.Last}} {
 		if span[0] > span[1] {
 			continue
 		}
-		for f, err := range l.Frames(span[0]) {
+		for f, err := range o.log.Frames(span[0]) {
 			if err != nil {
 				return err
 			}
 			if ctx.Err() != nil {
-				return errors.Join(ctx.Err())
+				return ctx.Err()
 			}
 			if f.Index() >= span[1] {
 				break
