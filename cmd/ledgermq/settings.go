@@ -126,8 +126,7 @@ func readConfig(path string, app *cli.App, command []string) (map[string]string,
 	var take func(section map[string]any, commands []*cli.Command, where []string, inForce bool)
 	take = func(section map[string]any, commands []*cli.Command, where []string, inForce bool) {
 		for _, key := range sortedKeys(section) {
-			nested, isSection := section[key].(map[string]any)
-			if isSection {
+			if _, isSection := section[key].(map[string]any); isSection {
 				continue
 			}
 			text, ok := settingText(section[key])
@@ -136,7 +135,6 @@ func readConfig(path string, app *cli.App, command []string) (map[string]string,
 			} else if inForce {
 				values[key] = text
 			}
-			_ = nested
 		}
 		for _, key := range sortedKeys(section) {
 			nested, isSection := section[key].(map[string]any)
