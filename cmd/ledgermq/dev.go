@@ -67,10 +67,8 @@ func (t *tool) dev(c *cli.Context) error {
 		Controllers: c.Int("controller-count"), Namesrvs: c.Int("namesrv-count"),
 		Mode: c.String("mode"), MinISR: c.Int("min-isr"), SegmentSize: c.Int64("segment-size"),
 	}
-	for _, flag := range []string{"auto-create-topic", "auto-create-group"} {
-		if !c.Bool(flag) {
-			plan.Extra = append(plan.Extra, "--"+flag+"=false")
-		}
+	for _, flag := range autoCreateFlags {
+		plan.setCreates(flag, c.Bool(flag))
 	}
 	dir, temporary := c.String("data"), false
 	if dir == "" {
@@ -185,13 +183,16 @@ func (t *tool) bringUp(ctx context.Context, w devWorld, plan devPlan) ([]*pb.Gro
 		return nil, err
 	}
 	defer ctl.Close()
+	if err := waitReady(ctx, func() error { return knowsNodes(ctx, ctl, plan) }); err != nil {
+		return nil, why(err)
+	}
 	answers, members, _ := parseMode(plan.Mode)
 	for k := 1; k <= plan.Groups; k++ {
 		req := &pb.CreateGroupRequest{
 			Name: fmt.Sprintf("g%d", k), Answers: uint32(answers), Members: uint32(members), Nodes: plan.groupNodes(k),
 			MinIsr: uint32(plan.MinISR), SegmentSize: plan.SegmentSize,
 		}
-		if err := t.createGroup(ctx, ctl, req); err != nil {
+		if err := createGroup(ctx, ctl, req); err != nil {
 			return nil, why(err)
 		}
 	}
@@ -215,17 +216,32 @@ func (t *tool) bringUp(ctx context.Context, w devWorld, plan devPlan) ([]*pb.Gro
 	return groups, w.served(cluster.String())
 }
 
-// createGroup asks until a controller leads and knows the nodes, which at a start takes a moment.
-func (t *tool) createGroup(ctx context.Context, ctl *controller.Client, req *pb.CreateGroupRequest) error {
-	var last error
-	err := waitReady(ctx, func() error {
-		_, last = ctl.CreateGroup(ctx, req)
-		if errors.Is(last, controller.ErrExists) {
-			return nil // made by an earlier run; WaitGroup looks at it
-		}
-		return last
-	})
+// knowsNodes is nil when a controller leads and every node has registered. A group cannot be made on a node before.
+func knowsNodes(ctx context.Context, ctl *controller.Client, plan devPlan) error {
+	nodes, err := ctl.ListNodes(ctx)
 	if err != nil {
+		return err
+	}
+	for _, m := range plan.Members {
+		if m.Role == "broker" && !slices.ContainsFunc(nodes, func(n *pb.Node) bool { return n.GetNodeId() == m.ID }) {
+			return fmt.Errorf("node %s has not registered with the controller", m.ID)
+		}
+	}
+	return nil
+}
+
+// createGroup asks until the controller answers. The group that an earlier run made is the answer too; a refusal is final.
+func createGroup(ctx context.Context, ctl *controller.Client, req *pb.CreateGroupRequest) error {
+	var refused error
+	err := waitReady(ctx, func() error {
+		_, err := ctl.CreateGroup(ctx, req)
+		if errors.Is(err, controller.ErrInvalid) || errors.Is(err, controller.ErrExists) {
+			refused = err
+			return nil
+		}
+		return err
+	})
+	if err = errors.Join(refused, err); err != nil {
 		return fmt.Errorf("creating group %s: %w", req.GetName(), err)
 	}
 	return nil

@@ -59,7 +59,7 @@ func (d *devInProcess) open(m devMember) (*part, error) {
 	switch m.Role {
 	case "controller":
 		return controllerConfig{ID: m.ID, Dir: m.Data, Peers: d.plan.peers(), Addr: devAddr(m.Ports["grpc"]), Bootstrap: d.plan.isNew()}.
-			open("port-base: controller at ", security{}, d.log)
+			open("port-base: controller ", security{}, d.log)
 	case "namesrv":
 		return namesrvConfig{Listen: devAddr(m.Ports["remoting"]), Controllers: d.plan.controllers()}.
 			open("port-base: name server at ", security{}, d.log)
@@ -67,7 +67,7 @@ func (d *devInProcess) open(m devMember) (*part, error) {
 	return brokerConfig{
 		ID: m.ID, Dir: filepath.Clean(m.Data), Listen: devRange(m), PeerListen: devAddr(m.Ports["peer"]),
 		HTTP: devAddr(d.plan.Members[0].Ports["http"]), Controllers: d.plan.controllers(), Namesrv: d.plan.namesrvs(),
-		NoCreateTopic: d.plan.has("--auto-create-topic=false"), NoCreateGroup: d.plan.has("--auto-create-group=false"),
+		NoCreateTopic: !d.plan.creates("auto-create-topic"), NoCreateGroup: !d.plan.creates("auto-create-group"),
 	}.open("port-base: ", security{}, d.log)
 }
 

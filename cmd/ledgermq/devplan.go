@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/ledgermq/ledgermq/internal/vfs"
 )
@@ -27,7 +28,7 @@ type devPlan struct {
 	Mode        string      `json:"mode"`
 	MinISR      int         `json:"minISR"` // 0: by mode
 	SegmentSize int64       `json:"segmentSize"`
-	Extra       []string    `json:"extra,omitempty"` // flags that every broker gets
+	Extra       []string    `json:"extra,omitempty"` // flags that every broker gets: each of autoCreateFlags that is false
 	Members     []devMember `json:"members"`
 }
 
@@ -66,7 +67,7 @@ func (p *devPlan) fill(dir string) error {
 		return usagef("--mode %s needs %d nodes and --nodes is %d; raise --nodes or choose a smaller mode", p.Mode, members, p.Nodes)
 	case p.Groups < 1 || p.Groups > maxDevGroups:
 		return usagef("--groups %d: use 1 to %d", p.Groups, maxDevGroups)
-	case p.MinISR < 0 || p.MinISR > members:
+	case p.MinISR < 0 || p.MinISR > min(members, 2*answers-1): // of the voters; the others only learn
 		return usagef("--min-isr %d: mode %s allows 1 to %d", p.MinISR, p.Mode, min(members, 2*answers-1))
 	case p.Controllers != 1 && p.Controllers != 3:
 		return usagef("--controller-count %d: use 1 or 3", p.Controllers)
@@ -136,8 +137,21 @@ func devRange(m devMember) string {
 	return fmt.Sprintf("%s:%d-%d", devHost, m.Clients[0], m.Clients[1])
 }
 
-// has tells whether every broker gets this flag.
-func (p *devPlan) has(flag string) bool { return slices.Contains(p.Extra, flag) }
+// autoCreateFlags are the flags of brokers that dev passes on. Their default is true.
+var autoCreateFlags = []string{"auto-create-topic", "auto-create-group"}
+
+// creates tells whether one of autoCreateFlags is in force.
+func (p *devPlan) creates(flag string) bool { return !slices.Contains(p.Extra, "--"+flag+"=false") }
+
+func (p *devPlan) setCreates(flag string, on bool) {
+	if on != p.creates(flag) {
+		if on {
+			p.Extra = slices.DeleteFunc(p.Extra, func(e string) bool { return e == "--"+flag+"=false" })
+		} else {
+			p.Extra = append(p.Extra, "--"+flag+"=false")
+		}
+	}
+}
 
 func (p *devPlan) addresses(role, port string) []string {
 	var out []string
@@ -194,8 +208,15 @@ func (p *devPlan) isNew() bool {
 		if m.Role != "broker" {
 			continue
 		}
-		if found, err := filepath.Glob(filepath.Join(m.Data, "groups", "*", "replica.json")); err != nil || len(found) > 0 {
+		groups := filepath.Join(m.Data, "groups")
+		found, err := os.ReadDir(groups)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false
+		}
+		for _, g := range found {
+			if _, err := os.Stat(filepath.Join(groups, g.Name(), "replica.json")); !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+				return false
+			}
 		}
 	}
 	return true
@@ -233,11 +254,12 @@ func (p *devPlan) settle(dir string, isSet func(flag string) bool) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range []struct {
+	type setting struct {
 		flag     string
 		now, was any
 		keep     func()
-	}{
+	}
+	settings := []setting{
 		{"nodes", p.Nodes, old.Nodes, func() { p.Nodes = old.Nodes }},
 		{"groups", p.Groups, old.Groups, func() { p.Groups = old.Groups }},
 		{"mode", p.Mode, old.Mode, func() { p.Mode = old.Mode }},
@@ -245,7 +267,11 @@ func (p *devPlan) settle(dir string, isSet func(flag string) bool) error {
 		{"segment-size", p.SegmentSize, old.SegmentSize, func() { p.SegmentSize = old.SegmentSize }},
 		{"controller-count", p.Controllers, old.Controllers, func() { p.Controllers = old.Controllers }},
 		{"namesrv-count", p.Namesrvs, old.Namesrvs, func() { p.Namesrvs = old.Namesrvs }},
-	} {
+	}
+	for _, flag := range autoCreateFlags {
+		settings = append(settings, setting{flag, p.creates(flag), old.creates(flag), func() { p.setCreates(flag, old.creates(flag)) }})
+	}
+	for _, f := range settings {
 		if f.now == f.was {
 			continue
 		}
