@@ -138,7 +138,7 @@ func askReady(m devMember) error {
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", m.ID, strings.TrimSpace(string(body)))
+		return fmt.Errorf("%s: not ready: %w", m.ID, readyAnswer(string(body)))
 	}
 	return nil
 }

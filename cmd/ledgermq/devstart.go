@@ -105,7 +105,7 @@ func (t *tool) waitStarted(ctx context.Context, m devMember, dir string, limit t
 			return over
 		}
 		err := askReady(m)
-		if err == nil || !strings.Contains(err.Error(), "no master known") {
+		if err == nil || !onlyNoMaster(err) {
 			waiting = time.Time{}
 			return err
 		}

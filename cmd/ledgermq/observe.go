@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,7 +18,8 @@ import (
 )
 
 // observer serves /metrics, /healthz and /readyz of one process, and /debug/pprof when asked to. Healthy means: the process
-// answers. Ready means: every part that runs here serves its clients; otherwise the answer is 503 and says what is missing.
+// answers. Ready means: every part that runs here serves its clients; otherwise the answer is 503 and says what is missing:
+// "not ready: ", then "no-master: " when that is all, then text for people.
 type observer struct {
 	registry *prometheus.Registry
 	server   *http.Server
@@ -43,7 +46,7 @@ func newObserver(l net.Listener, profiles bool, ready func() error, log zerolog.
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := ready(); err != nil {
-			http.Error(w, "not ready: "+oneLine(err), http.StatusServiceUnavailable)
+			http.Error(w, notReady(err), http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ready")
@@ -73,4 +76,39 @@ func (o *observer) Close() error {
 	}
 	<-o.done
 	return err
+}
+
+const (
+	notReadyWord = "not ready: "
+	noMasterWord = "no-master: "
+)
+
+// noMasterError tells that a part is whole, and waits for a group's master alone. Other members may have to bring one.
+type noMasterError struct{ err error }
+
+func (e *noMasterError) Error() string { return e.err.Error() }
+func (e *noMasterError) Unwrap() error { return e.err }
+
+// onlyNoMaster tells whether nothing is missing but masters.
+func onlyNoMaster(err error) bool {
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
+		return !slices.ContainsFunc(all.Unwrap(), func(e error) bool { return !onlyNoMaster(e) })
+	}
+	return errors.As(err, new(*noMasterError))
+}
+
+// notReady is the answer of /readyz; readyAnswer is the reverse.
+func notReady(err error) string {
+	if onlyNoMaster(err) {
+		return notReadyWord + noMasterWord + oneLine(err)
+	}
+	return notReadyWord + oneLine(err)
+}
+
+func readyAnswer(body string) error {
+	text := strings.TrimPrefix(strings.TrimSpace(body), notReadyWord)
+	if rest, ok := strings.CutPrefix(text, noMasterWord); ok {
+		return &noMasterError{errors.New(rest)}
+	}
+	return errors.New(text)
 }
