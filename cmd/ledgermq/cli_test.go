@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -57,6 +58,7 @@ func TestBadInput(t *testing.T) {
 		{[]string{"dev", "--nodes", "0"}, 2, "--nodes 0: use 1 to"},
 		{[]string{"dev", "--groups", "1000"}, 2, "--groups 1000: use 1 to"},
 		{[]string{"dev", "--min-isr", "4"}, 2, "--min-isr 4: mode 2-3 allows"},
+		{[]string{"dev", "--mode", "1-3", "--min-isr", "2"}, 2, "--min-isr 2: mode 1-3 allows 1 to 1"},
 		{[]string{"dev", "--port-base", "65530"}, 2, "--port-base 65530: the cluster needs"},
 		{[]string{"dev", "--port-base", "0"}, 2, "--port-base 0: use"},
 		{[]string{"dev", "--segment-size", "1000"}, 2, "use a power of two"},
@@ -70,6 +72,9 @@ func TestBadInput(t *testing.T) {
 		{append(slices.Clone(broker), "--listen", "127.0.0.1"), 2, "want HOST:PORT"},
 		{append(slices.Clone(broker), "--listen", "127.0.0.1:20-10"), 2, "the first not above the last"},
 		{append(slices.Clone(broker), "--listen", "0.0.0.0:20-30"), 2, "no cluster secret; give one with --secret-file"},
+		{append(slices.Clone(broker), "--listen", "0.0.0.0:20-30", "--insecure"), 2, "say with --advertise which one"},
+		{[]string{"server", "--http", "", "--roles", "broker", "--broker-id", "n1", "--data", dir, "--controllers", "127.0.0.1:1",
+			"--namesrv", "127.0.0.1:1", "--broker-listen", "0.0.0.0:20-30", "--insecure"}, 2, "say with --broker-advertise which one"},
 		{append(slices.Clone(broker), "--peer-listen", "0.0.0.0:0"), 2, "no cluster secret"},
 		{append(slices.Clone(broker), "--peer-listen", "0.0.0.0:0", "--insecure"), 2, "which one others shall dial"},
 		{append(slices.Clone(broker), "--peer-listen", busy.Addr().String()), 1, "the port is in use; end the process that has it"},
@@ -83,6 +88,12 @@ func TestBadInput(t *testing.T) {
 		{[]string{"namesrv", "--config", filepath.Join(dir, "absent.yaml")}, 2, "does not exist"},
 		{[]string{"controller", "--http", "", "--data", dir, "--peers", "c1"}, 2, "want ID=HOST:PORT"},
 		{[]string{"controller", "--http", "", "--data", filepath.Join(dir, "c1"), "--listen", "127.0.0.1:0"}, 1, "allow a new one with --bootstrap"},
+		{[]string{"controller", "--http", "", "--data", filepath.Join(dir, "c2"), "--bootstrap", "--listen", "0.0.0.0:0", "--insecure"}, 2,
+			"--advertise: the listener takes every address of this machine; say which one"},
+		{[]string{"server", "--http", "", "--roles", "controller", "--data", filepath.Join(dir, "c2"), "--controller-bootstrap",
+			"--controller-listen", "0.0.0.0:0", "--insecure"}, 2, "--controller-advertise: the listener takes every address"},
+		{[]string{"controller", "--http", "", "--data", filepath.Join(dir, "c2"), "--listen", "127.0.0.1:0", "--peers", "c1=0.0.0.0:9"}, 2,
+			"nobody can dial 0.0.0.0:9 of c1"},
 		{[]string{"admin", "cluster", "--namesrv", "here"}, 2, `"here" is not HOST:PORT`},
 		{[]string{"admin", "cluster", "extra"}, 2, "want no argument, got 1 argument"},
 		{[]string{"admin", "cluster", "--namesrv", "127.0.0.1:1"}, 1, "does a name server run at 127.0.0.1:1?"},
@@ -97,6 +108,8 @@ func TestBadInput(t *testing.T) {
 		{[]string{"log", "verify"}, 2, "at least one folder"},
 		{[]string{"log", "verify", filepath.Join(dir, "absent")}, 2, "does not exist"},
 		{[]string{"log", "dump", dir}, 2, "no replica below"},
+		{[]string{"log", "dump", dir, "--from", "-1"}, 2, "--from -1 is negative"},
+		{[]string{"log", "dump", dir, "--count", "-1"}, 2, "--count -1 is negative"},
 		{[]string{"bench", "produce", "--size", "9000000"}, 2, "a send carries at most"},
 		{[]string{"config"}, 2, "which command's settings"},
 	} {
@@ -242,6 +255,73 @@ func TestPlanKeepsItsShape(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "was made with 5") {
 		t.Errorf("another shape was taken: %v", err)
 	}
+
+	// What brokers create by themselves is part of it.
+	dir = t.TempDir()
+	first.setCreates("auto-create-topic", false)
+	if err := first.save(dir); err != nil {
+		t.Fatal(err)
+	}
+	again.setCreates("auto-create-group", false)
+	if err := again.settle(dir, func(string) bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	if again.creates("auto-create-topic") || !again.creates("auto-create-group") || fmt.Sprint(again.Extra) != "[--auto-create-topic=false]" {
+		t.Errorf("flags of brokers: %v, want those of the folder, %v", again.Extra, first.Extra)
+	}
+	again.setCreates("auto-create-topic", true)
+	err = again.settle(dir, func(flag string) bool { return flag == "auto-create-topic" })
+	if err == nil || !strings.Contains(err.Error(), "was made with false") {
+		t.Errorf("another --auto-create-topic was taken: %v", err)
+	}
+}
+
+// TestPlanIsNew holds that a cluster with a replica is never taken for a new one, whatever its folder is called.
+func TestPlanIsNew(t *testing.T) {
+	t.Parallel()
+	data := filepath.Join(t.TempDir(), "[odd*", "n1")
+	p := devPlan{Members: []devMember{{ID: "c1", Role: "controller"}, {ID: "n1", Role: "broker", Data: data}}}
+	if !p.isNew() {
+		t.Error("without a folder it is not new")
+	}
+	replica := filepath.Join(data, "groups", "ab")
+	if err := os.MkdirAll(replica, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if !p.isNew() {
+		t.Error("without a replica it is not new")
+	}
+	if err := os.WriteFile(filepath.Join(replica, "replica.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if p.isNew() {
+		t.Error("with a replica it is new")
+	}
+}
+
+// TestNotReady holds what dev start reads from /readyz: whether masters are all that is missing.
+func TestNotReady(t *testing.T) {
+	t.Parallel()
+	other, none := errors.New("no replica yet"), typedReady(errors.New("group g1: no master known"))
+	for _, c := range []struct {
+		err  error
+		want string
+		only bool
+	}{
+		{none, "not ready: no-master: group g1: no master known", true},
+		{errors.Join(none, none), "not ready: no-master: group g1: no master known; group g1: no master known", true},
+		{errors.Join(none, other), "not ready: group g1: no master known; no replica yet", false},
+		{typedReady(other), "not ready: no replica yet", false},
+	} {
+		text := notReady(c.err)
+		if text != c.want {
+			t.Errorf("got %q, want %q", text, c.want)
+		}
+		got := fmt.Errorf("n1: not ready: %w", readyAnswer(text+"\n"))
+		if onlyNoMaster(got) != c.only {
+			t.Errorf("%q: masters only: %v", text, !c.only)
+		}
+	}
 }
 
 // TestClientPortsAreKept holds that a replica has the same client port after a restart, that two never share one, and that a
@@ -257,7 +337,7 @@ func TestClientPortsAreKept(t *testing.T) {
 	free.Close()
 	addr := fmt.Sprintf("127.0.0.1:%d-%d", first, first)
 	open := func() *clientPorts {
-		p, err := newClientPorts("listen", addr, "", dir, security{})
+		p, err := newClientPorts("", addr, "", dir, security{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -93,7 +93,7 @@ func advertised(flag, advertise string, l net.Listener) (string, error) {
 // clientPorts gives each replica of a node a client port of its own, from a range, and the same one after each restart: stock
 // clients hold a broker's address for up to 30 s. The choice is kept in ports.json in the data folder.
 type clientPorts struct {
-	flag      string
+	prefix    string // of the flags listen and advertise
 	host      string
 	advertise string // HOST, or "": the listening one
 	file      string
@@ -104,8 +104,9 @@ type clientPorts struct {
 	ports       map[string]int // group name to port
 }
 
-// newClientPorts parses HOST:PORT or HOST:FIRST-LAST.
-func newClientPorts(flag, addr, advertise, dir string, s security) (*clientPorts, error) {
+// newClientPorts parses HOST:PORT or HOST:FIRST-LAST, the value of the flag listen behind prefix.
+func newClientPorts(prefix, addr, advertise, dir string, s security) (*clientPorts, error) {
+	flag := prefix + "listen"
 	host, ports, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, usagef("--%s %q: want HOST:PORT or HOST:FIRST-LAST", flag, addr)
@@ -124,13 +125,13 @@ func newClientPorts(flag, addr, advertise, dir string, s security) (*clientPorts
 		return nil, err
 	}
 	if advertise == "" && isWildcard(host) {
-		return nil, usagef("--%s %s takes every address of this machine; say with --advertise which one clients shall dial", flag, addr)
+		return nil, usagef("--%s %s takes every address of this machine; say with --%sadvertise which one clients shall dial", flag, addr, prefix)
 	}
 	if strings.Contains(advertise, ":") && isRange && !strings.HasPrefix(advertise, "[") {
-		return nil, usagef("--advertise %s: with a range of ports give the host alone", advertise)
+		return nil, usagef("--%sadvertise %s: with a range of ports give the host alone", prefix, advertise)
 	}
 	p := &clientPorts{
-		flag: flag, host: host, advertise: advertise, security: s, first: first, last: last,
+		prefix: prefix, host: host, advertise: advertise, security: s, first: first, last: last,
 		file: filepath.Join(dir, "ports.json"), ports: make(map[string]int),
 	}
 	data, err := os.ReadFile(p.file)
@@ -154,7 +155,7 @@ func (p *clientPorts) Listen(group string) (net.Listener, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	addr, err := advertised("advertise", p.advertise, l)
+	addr, err := advertised(p.prefix+"advertise", p.advertise, l)
 	if err != nil {
 		l.Close()
 		return nil, "", err
@@ -171,7 +172,7 @@ func (p *clientPorts) Listen(group string) (net.Listener, string, error) {
 
 func (p *clientPorts) open(group string) (net.Listener, error) {
 	at := func(port int) (net.Listener, error) {
-		return listen(p.flag, net.JoinHostPort(p.host, strconv.Itoa(port)), p.security)
+		return listen(p.prefix+"listen", net.JoinHostPort(p.host, strconv.Itoa(port)), p.security)
 	}
 	if port, ok := p.ports[group]; ok && (p.first == 0 || p.first <= port && port <= p.last) {
 		return at(port)
@@ -195,10 +196,10 @@ func (p *clientPorts) open(group string) (net.Listener, error) {
 		busy = err
 	}
 	if busy != nil {
-		return nil, fmt.Errorf("group %s: no free client port left of --%s %s:%d-%d: %w", group, p.flag, p.host, p.first, p.last, busy)
+		return nil, fmt.Errorf("group %s: no free client port left of --%slisten %s:%d-%d: %w", group, p.prefix, p.host, p.first, p.last, busy)
 	}
-	return nil, fmt.Errorf("group %s: every client port of --%s %s:%d-%d belongs to another group; widen the range",
-		group, p.flag, p.host, p.first, p.last)
+	return nil, fmt.Errorf("group %s: every client port of --%slisten %s:%d-%d belongs to another group; widen the range",
+		group, p.prefix, p.host, p.first, p.last)
 }
 
 func (p *clientPorts) save() error {

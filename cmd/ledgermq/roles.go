@@ -23,6 +23,7 @@ import (
 // part is one running piece of a cluster inside this process.
 type part struct {
 	name      string // for messages: "broker n1"
+	address   string // that others dial, of a controller
 	ready     func() error
 	close     func() error
 	failed    <-chan struct{} // closed when it cannot go on; nil: it never says so
@@ -66,6 +67,9 @@ func (f namesrvConfig) open(flag string, s security, log zerolog.Logger) (*part,
 	srv, err := namesrv.New(o)
 	if err != nil {
 		l.Close()
+		if controllers != nil {
+			controllers.Close()
+		}
 		return nil, err
 	}
 	srv.Start()
@@ -90,18 +94,27 @@ func (f namesrvConfig) open(flag string, s security, log zerolog.Logger) (*part,
 
 // controllerConfig is what a controller needs to know.
 type controllerConfig struct {
-	ID    string
-	Dir   string
-	Peers map[string]string
-	Addr  string // to listen on
+	ID        string
+	Dir       string
+	Peers     map[string]string // empty: this one alone
+	Addr      string            // to listen on
+	Advertise string            // HOST[:PORT] of this one when Peers is empty; "": the listening one
 	// Bootstrap lets an empty folder found a cluster. Always allowing it would make a new, empty cluster of a lost folder.
 	Bootstrap bool
 }
 
-func (f controllerConfig) open(flag string, s security, log zerolog.Logger) (*part, error) {
-	l, err := listen(flag, f.Addr, s)
+func (f controllerConfig) open(prefix string, s security, log zerolog.Logger) (*part, error) {
+	l, err := listen(prefix+"listen", f.Addr, s)
 	if err != nil {
 		return nil, err
+	}
+	if len(f.Peers) == 0 {
+		addr, err := advertised(prefix+"advertise", f.Advertise, l)
+		if err != nil {
+			l.Close()
+			return nil, err
+		}
+		f.Peers = map[string]string{f.ID: addr}
 	}
 	srv, err := controller.Open(controller.Options{
 		Dir: f.Dir, ID: f.ID, Listener: l, Peers: f.Peers, Bootstrap: f.Bootstrap, Secret: s.secret, Insecure: s.insecure,
@@ -117,7 +130,7 @@ func (f controllerConfig) open(flag string, s security, log zerolog.Logger) (*pa
 		return nil, errors.Join(err, srv.Close())
 	}
 	return &part{
-		name: "controller " + f.ID,
+		name: "controller " + f.ID, address: f.Peers[f.ID],
 		ready: func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
@@ -161,7 +174,7 @@ func (f brokerConfig) open(prefix string, s security, log zerolog.Logger) (*part
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	clients, err := newClientPorts(prefix+"listen", f.Listen, f.Advertise, f.Dir, s)
+	clients, err := newClientPorts(prefix, f.Listen, f.Advertise, f.Dir, s)
 	if err != nil {
 		return nil, err
 	}
@@ -190,10 +203,18 @@ func (f brokerConfig) open(prefix string, s security, log zerolog.Logger) (*part
 	}
 	node.Start()
 	return &part{
-		name: "broker " + f.ID, ready: node.Ready, close: node.Close,
+		name: "broker " + f.ID, ready: func() error { return typedReady(node.Ready()) }, close: node.Close,
 		failed: node.Failed(), err: node.Err,
 		collector: node, labels: prometheus.Labels{"node": f.ID},
 	}, nil
+}
+
+// typedReady gives the one answer of a node that others act upon its type.
+func typedReady(err error) error {
+	if err != nil && strings.HasSuffix(err.Error(), ": no master known") {
+		return &noMasterError{err}
+	}
+	return err
 }
 
 // addressList splits a comma-separated list of HOST:PORT.
@@ -213,8 +234,12 @@ func memberList(flag, text string) (map[string]string, error) {
 	out := make(map[string]string)
 	for _, pair := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }) {
 		id, addr, ok := strings.Cut(pair, "=")
-		if _, _, err := net.SplitHostPort(addr); !ok || id == "" || err != nil {
+		host, _, err := net.SplitHostPort(addr)
+		if !ok || id == "" || err != nil {
 			return nil, usagef("--%s %q: want ID=HOST:PORT, comma separated", flag, text)
+		}
+		if isWildcard(host) {
+			return nil, usagef("--%s %q: nobody can dial %s of %s; say which address of its machine others shall dial", flag, text, addr, id)
 		}
 		if _, twice := out[id]; twice {
 			return nil, usagef("--%s %q: %s is named twice", flag, text, id)

@@ -54,7 +54,7 @@ func controllerFlags(prefix string) []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: prefix + "id", Value: "c1", Usage: "this member's `NAME`"},
 		&cli.StringFlag{Name: prefix + "listen", Value: "127.0.0.1:9878", Usage: "`HOST:PORT` for nodes, tools and the other members"},
-		&cli.StringFlag{Name: prefix + "advertise", Usage: "`HOST:PORT` that others dial; default: the listening address"},
+		&cli.StringFlag{Name: prefix + "advertise", Usage: "`HOST[:PORT]` that others dial; default: the listening address"},
 		&cli.StringFlag{Name: prefix + "peers", Usage: "all members as `ID=HOST:PORT,…`, 1, 3 or 5; default: this one alone"},
 		&cli.BoolFlag{Name: prefix + "bootstrap", Usage: "let an empty data folder found a cluster; for the first start only"},
 	}
@@ -168,10 +168,7 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 		}
 		return data
 	}
-	// In one process the roles know each other without being told.
-	if shared && len(controllers) == 0 && slices.Contains(roles, "controller") {
-		controllers = []string{firstNonEmpty(c.String("controller-advertise"), c.String("controller-listen"))}
-	}
+	// In one process the roles know each other without being told; where the controller is turns out below.
 	if shared && len(namesrvs) == 0 && slices.Contains(roles, "namesrv") {
 		namesrvs = []string{c.String("namesrv-listen")}
 	}
@@ -189,14 +186,14 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 		var opened *part
 		switch role {
 		case "controller":
-			f := controllerConfig{ID: c.String(pre + "id"), Dir: folder(role), Addr: c.String(pre + "listen"), Bootstrap: c.Bool(pre + "bootstrap")}
+			f := controllerConfig{ID: c.String(pre + "id"), Dir: folder(role), Addr: c.String(pre + "listen"),
+				Advertise: c.String(pre + "advertise"), Bootstrap: c.Bool(pre + "bootstrap")}
 			if f.Peers, err = memberList(pre+"peers", c.String(pre+"peers")); err != nil {
 				return err
 			}
-			if len(f.Peers) == 0 {
-				f.Peers = map[string]string{f.ID: firstNonEmpty(c.String(pre+"advertise"), f.Addr)}
+			if opened, err = f.open(pre, s, log); err == nil && len(controllers) == 0 {
+				controllers = []string{opened.address}
 			}
-			opened, err = f.open(pre+"listen", s, log)
 		case "namesrv":
 			opened, err = namesrvConfig{Listen: c.String(pre + "listen"), Controllers: controllers}.open(pre+"listen", s, log)
 		case "broker":
