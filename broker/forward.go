@@ -101,9 +101,28 @@ func (r *Replica) waitMaster(ctx context.Context) (string, error) {
 	}
 }
 
+// leads tells whether this replica was elected, whether it may take requests yet or not.
+func (r *Replica) leads() bool { return r.raft.Status().Master == r.id }
+
+// awaitMastery waits while this replica leads without having applied the first entry of its term, and tells whether it is master.
+func (r *Replica) awaitMastery() bool {
+	ctx, cancel := context.WithTimeout(r.ctx, awaitMaster)
+	defer cancel()
+	t := time.NewTicker(5 * time.Millisecond)
+	defer t.Stop()
+	for !r.isMaster() && r.leads() {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return r.isMaster()
+		}
+	}
+	return r.isMaster()
+}
+
 // forward passes a request on from its handler call.
 func (r *Replica) forward(c *remoting.Conn, req *remoting.Command) {
-	if _, hop := req.Get(fieldForward); hop {
+	if _, hop := req.Get(fieldForward); hop && !r.leads() {
 		resp := remoting.NewResponse(remoting.ServiceNotAvailable, remarkNotStored)
 		r.markMaster(resp)
 		c.Reply(req, resp)
@@ -119,6 +138,11 @@ func (r *Replica) forwardPending(req *remoting.Command, pend *remoting.Pending) 
 // forwardOr passes a request on; when no master is known, without answers it, if it is given.
 func (r *Replica) forwardOr(req *remoting.Command, pend *remoting.Pending, without func(*remoting.Command, *remoting.Pending)) {
 	if _, hop := req.Get(fieldForward); hop {
+		// The others know a new master by its first heartbeat, a moment before it may take anything.
+		if r.awaitMastery() {
+			r.serveHere(req, pend)
+			return
+		}
 		resp := remoting.NewResponse(remoting.ServiceNotAvailable, remarkNotStored)
 		r.markMaster(resp)
 		pend.Answer(resp)

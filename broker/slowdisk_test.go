@@ -106,17 +106,26 @@ func TestStalledDisks(t *testing.T) {
 	disk := &slowDisk{}
 	c := newTunedCluster(t, func(o *broker.NodeOptions) { o.FS = vfs.Inject(vfs.OS, disk.rule) }, "g1")
 	t.Cleanup(disk.open)
-	master := c.master("g1")
-	w := c.wire(master, "g1")
+	w := c.wire(c.master("g1"), "g1")
 	w.topic("T", 1)
 	w.ok(remoting.SendMessage, []byte("before"), sendFields("T")...)
-	r := c.nodes[master].Replica("g1")
-	frames := r.Frames()
-	disk.close()
-	formed := w.start(remoting.SendMessage, []byte("held up"), sendFields("T")...)
-	eventually(t, 5*time.Second, func() error {
-		if r.Frames() == frames {
-			return errors.New("the send is in no frame yet")
+	// On a busy machine the master may change in the moment in which the disks stop; then nobody forms anything, and it is tried again.
+	var formed chan *remoting.Command
+	eventually(t, 60*time.Second, func() error {
+		master := c.master("g1")
+		w = c.wire(master, "g1")
+		r := c.nodes[master].Replica("g1")
+		frames := r.Frames()
+		disk.close()
+		formed = w.start(remoting.SendMessage, []byte("held up"), sendFields("T")...)
+		look := time.NewTicker(2 * time.Millisecond)
+		defer look.Stop()
+		for deadline := time.Now().Add(2 * time.Second); r.Frames() == frames; <-look.C {
+			if time.Now().After(deadline) {
+				disk.open()
+				<-formed
+				return errors.New("the send came into no frame")
+			}
 		}
 		return nil
 	})

@@ -11,12 +11,18 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
+
+// oneRun is held while a command line runs in this process: the library sets a help flag that all its apps share.
+var oneRun sync.Mutex
 
 // runTool runs one command line in this process.
 func runTool(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
+	oneRun.Lock()
+	defer oneRun.Unlock()
 	var out, errs bytes.Buffer
 	code = run(t.Context(), append([]string{"ledgermq"}, args...), streams{in: strings.NewReader(""), out: &out, err: &errs})
 	return code, out.String(), errs.String()
@@ -422,6 +428,8 @@ func TestServerServes(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // it opens everything, and then ends at once
+	oneRun.Lock()
+	defer oneRun.Unlock()
 	var out, errs bytes.Buffer
 	code := run(ctx, []string{"ledgermq", "server", "--namesrv-listen", "127.0.0.1:0", "--controller-listen", freeAddr(t), "--controller-bootstrap",
 		"--broker-id", "n1", "--broker-listen", "127.0.0.1:0", "--broker-peer-listen", "127.0.0.1:0",
