@@ -211,12 +211,16 @@ func (n *Node) Replica(group string) *Replica {
 	return nil
 }
 
+// ErrNoMaster is wrapped by the error of Ready when masters are all that is missing: the groups elect, nobody need act.
+var ErrNoMaster = errors.New("no master known")
+
 // Ready returns nil when every replica that this node is known to have is open and knows a master.
 func (n *Node) Ready() error {
 	hs := n.hostedList()
 	if len(hs) == 0 {
 		return errors.New("no replica yet")
 	}
+	var waits error
 	for _, h := range hs {
 		if h.parked != "" {
 			return fmt.Errorf("group %s: parked: %s", h.file.Group, h.parked)
@@ -227,10 +231,10 @@ func (n *Node) Ready() error {
 		if st := h.r.raft.Status(); st.Parked != "" {
 			return fmt.Errorf("group %s: parked: %s", h.file.Group, st.Parked)
 		} else if st.Master == 0 {
-			return fmt.Errorf("group %s: no master known", h.file.Group)
+			waits = fmt.Errorf("group %s: %w", h.file.Group, ErrNoMaster) // unless another group has more to say
 		}
 	}
-	return nil
+	return waits
 }
 
 // join ties the node to its cluster and starts the transport. The caller runs before or inside the controller loop.

@@ -211,7 +211,7 @@ func (f brokerConfig) open(prefix string, s security, log zerolog.Logger) (*part
 
 // typedReady gives the one answer of a node that others act upon its type.
 func typedReady(err error) error {
-	if err != nil && strings.HasSuffix(err.Error(), ": no master known") {
+	if errors.Is(err, broker.ErrNoMaster) {
 		return &noMasterError{err}
 	}
 	return err

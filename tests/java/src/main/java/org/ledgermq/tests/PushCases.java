@@ -126,7 +126,10 @@ final class PushCases {
         DefaultMQProducer p = Clients.producer(env);
         String topic = env.topic();
         int count = env.number("count", 100);
-        Clients.send(p, Clients.message(topic, "first", "first", "first"));
+        // To a queue of every group, so that each creates the topic now: a consumer looks for new queues only every 30 s.
+        for (int i = 0; i < 12; i++) {
+            p.send(Clients.message(topic, "first", "first", "first"), (queues, m, arg) -> queues.get((Integer) arg % queues.size()), i);
+        }
         List<Set<String>> got = new ArrayList<>();
         for (int c = 0; c < 3; c++) {
             Set<String> mine = ConcurrentHashMap.newKeySet();
