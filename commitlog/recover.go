@@ -273,7 +273,8 @@ func (r *recovery) readSegments() error {
 func (r *recovery) readFrom(base ids.PhysicalOffset) error {
 	l := r.l
 	for ; ; base += ids.PhysicalOffset(l.o.SegmentSize) {
-		if n := len(l.segs); n == len(r.bases) || r.bases[n] != base {
+		// Not by position: beside a read-only log the node may have given up segments that were read already.
+		if _, there := slices.BinarySearch(r.bases, base); !there {
 			r.stop(base, 0, scanEnd{reason: "the segment is missing"})
 			return nil
 		}

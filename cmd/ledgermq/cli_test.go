@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/ledgermq/ledgermq/broker"
 )
 
 // oneRun is held while a command line runs in this process: the library sets a help flag that all its apps share.
@@ -308,7 +310,7 @@ func TestPlanIsNew(t *testing.T) {
 // TestNotReady holds what dev start reads from /readyz: whether masters are all that is missing.
 func TestNotReady(t *testing.T) {
 	t.Parallel()
-	other, none := errors.New("no replica yet"), typedReady(errors.New("group g1: no master known"))
+	other, none := errors.New("no replica yet"), typedReady(fmt.Errorf("group g1: %w", broker.ErrNoMaster))
 	for _, c := range []struct {
 		err  error
 		want string
