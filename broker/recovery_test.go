@@ -31,6 +31,10 @@ func (w *wire) answers() string {
 	for q := range 4 {
 		for off := int64(0); ; {
 			resp := w.call(remoting.PullMessage, nil, pullFields("cg", "T", off, "queueId", strconv.Itoa(q))...)
+			if _, told := resp.Get("nextBeginOffset"); !told {
+				fmt.Fprintf(&b, "queue %d from %d: code %d %q\n", q, off, resp.Code, resp.Remark)
+				break
+			}
 			fmt.Fprintf(&b, "queue %d from %d: code %d min %d max %d\n", q, off, resp.Code, number(w.t, resp, "minOffset"), number(w.t, resp, "maxOffset"))
 			next := number(w.t, resp, "nextBeginOffset")
 			for _, m := range records(w.t, resp.Body) {
