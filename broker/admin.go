@@ -44,7 +44,7 @@ func parseTopic(req *remoting.Command) (t state.Topic, err error) {
 	if t.Name, err = checkedName(name, message.ValidTopic); err != nil {
 		return t, err
 	}
-	if message.IsSystemTopic(t.Name) && t.Name != message.DefaultTopic {
+	if message.IsSystemTopic(t.Name) {
 		return t, refuse(remoting.InvalidParameter, "topic %q is the broker's own: choose another name", t.Name)
 	}
 	if t.ReadQueues, err = req.MustInt32("readQueueNums"); err != nil {

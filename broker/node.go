@@ -430,6 +430,7 @@ func (n *Node) openReplica(id ids.GroupID, record *raftlog.EpochRecord, starts u
 			return
 		}
 		h.r = r
+		n.kickRegistrars() // its first role came before anybody could see it
 	})
 }
 

@@ -157,6 +157,7 @@ func TestBadRequests(t *testing.T) {
 		{"view beyond the end", remoting.ViewMessageByID, nil, []string{"offset", "4611686018427387904"}, remoting.SystemError},
 		{"topic without queues", remoting.UpdateAndCreateTopic, nil, []string{"topic", "N", "readQueueNums", "0", "writeQueueNums", "0", "perm", "6"}, remoting.InvalidParameter},
 		{"topic with a strange permission", remoting.UpdateAndCreateTopic, nil, []string{"topic", "N", "readQueueNums", "1", "writeQueueNums", "1", "perm", "99"}, remoting.InvalidParameter},
+		{"change of the template of topics", remoting.UpdateAndCreateTopic, nil, []string{"topic", "TBW102", "readQueueNums", "1", "writeQueueNums", "1", "perm", "6"}, remoting.InvalidParameter},
 		{"deletion of a system topic", remoting.DeleteTopicInBroker, nil, []string{"topic", "g1"}, remoting.InvalidParameter},
 		{"group with a bad name", remoting.UpdateAndCreateSubscriptionGroup, []byte(`{"groupName":"a b"}`), nil, remoting.InvalidParameter},
 		{"lock without a client", remoting.LockBatchMQ, []byte(`{"consumerGroup":"cg"}`), nil, remoting.SystemError},
