@@ -36,6 +36,9 @@ func (r *Replica) ensureTopic(t state.Topic) (state.Topic, error) {
 	}
 	err := r.once("topic/"+t.Name, func() error {
 		_, err := r.commitCommand(state.RecordTopicPut, state.AppendTopicPut(nil, state.Create, t))
+		if err == nil {
+			r.node.publish(r) // who hears that a first send is OK finds the topic's route: clients ask again only after 30 s
+		}
 		return err
 	})
 	if err != nil {
