@@ -262,9 +262,19 @@ func (p *Producer) attempt(ctx context.Context, out outgoing, at target) (*remot
 	c := p.c
 	ctx, cancel := context.WithTimeout(ctx, c.o.callTimeout)
 	defer cancel()
-	slow := time.AfterFunc(c.o.slowAfter, func() { c.suspect(at.group, at.addr) })
-	defer slow.Stop()
+	waiting := true // guarded by c.mu: a timer that fires as the answer comes must not outlive it
+	slow := time.AfterFunc(c.o.slowAfter, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if waiting {
+			c.cache.suspectAddr(c.o.now(), at.group, at.addr)
+		}
+	})
 	resp, err := c.conns.call(ctx, at.addr, p.request(out, at))
+	slow.Stop()
+	c.mu.Lock()
+	waiting = false
+	c.mu.Unlock()
 	if err != nil {
 		c.suspect(at.group, at.addr)
 		return nil, err
