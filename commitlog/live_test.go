@@ -125,6 +125,36 @@ func TestReadOnlyGoesOn(t *testing.T) {
 	}
 }
 
+// TestReadOnlyMeetsSegmentInTheMaking: a segment whose file was empty when its size was asked, and had its header a moment later.
+func TestReadOnlyMeetsSegmentInTheMaking(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	l := mustCreate(t, small(fs))
+	var frames []Frame
+	for len(l.Segments()) < 2 {
+		frames = append(frames, grow(t, l, 1, 1, 3000)...)
+	}
+	check(t, l.Sync())
+	o := small(nil)
+	path := o.Dir + "/" + segmentName(ids.PhysicalOffset(o.SegmentSize), logSuffix)
+	whole, err := vfs.ReadFile(fs, path)
+	check(t, err)
+	tamper(t, fs, path, func([]byte) []byte { return nil })
+	var once sync.Once
+	o.FS = vfs.Inject(fs, func(op vfs.Op, name string, _ int64, _ int) error {
+		if op == vfs.OpRead && strings.HasSuffix(name, path) {
+			once.Do(func() { tamper(t, fs, path, func([]byte) []byte { return whole }) })
+		}
+		return nil
+	})
+	o.ReadOnly = true
+	reader, err := Open(o)
+	check(t, err)
+	holds(t, reader, frames)
+	check(t, reader.Close(false))
+	check(t, l.Close(true))
+}
+
 // TestReadOnlyStartsAfresh: a truncation below the bound that was read is no lost tail, and a read that met one tells so.
 func TestReadOnlyStartsAfresh(t *testing.T) {
 	t.Parallel()

@@ -24,7 +24,7 @@ func (w *window) at(pos int64, n int) ([]byte, error) {
 		n = int(max(left, 0))
 	}
 	if pos < w.pos || pos+int64(n) > w.pos+int64(w.n) {
-		want := int(min(int64(max(n, windowSize)), w.limit-pos))
+		want := int(max(min(int64(max(n, windowSize)), w.limit-pos), 0))
 		if cap(w.buf) < want {
 			w.buf = make([]byte, want)
 		}
