@@ -318,7 +318,7 @@ func (r *Replica) offsetWithoutMaster(req *remoting.Command, pend *remoting.Pend
 	ctx, cancel := context.WithTimeout(r.ctx, time.Second)
 	defer cancel()
 	g, err := r.node.ctl.GetGroup(ctx, r.group)
-	if err == nil && !liveMaster(g) {
+	if err == nil && !liveMaster(g) && !g.GetMaster().GetNotHeardYet() {
 		q, qerr := req.MustInt32("queueId")
 		if o, stored := r.st.ConsumerOffset(req.GetOr("consumerGroup", ""), req.GetOr("topic", ""), ids.QueueID(q)); stored && qerr == nil {
 			answerOffset(pend, int64(o))

@@ -358,8 +358,10 @@ func (c *calls) ListNodes(ctx context.Context, _ *pb.ListNodesRequest) (*pb.List
 		}
 		for _, id := range sortedKeys(st.nodes) {
 			n := &pb.Node{NodeId: string(id), Addresses: st.nodes[id].Addresses.proto(), Replicas: replicas[id], SilentMillis: -1}
-			if v := nodes[id]; !v.heard.IsZero() {
-				n.Live, n.SilentMillis = v.live, now.Sub(v.heard).Milliseconds()
+			v := nodes.of(id)
+			n.Live, n.NotHeardYet = v.live, v.early
+			if !v.heard.IsZero() {
+				n.SilentMillis = now.Sub(v.heard).Milliseconds()
 			}
 			resp.Nodes = append(resp.Nodes, n)
 		}

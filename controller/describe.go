@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"slices"
+
 	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/raftlog"
@@ -121,7 +123,7 @@ func (h hexID) bytes() []byte {
 }
 
 // describe returns a group with what is known about it now.
-func (s *State) describe(g *groupEntry, nodes map[ids.NodeID]nodeView) *pb.Group {
+func (s *State) describe(g *groupEntry, nodes nodeViews) *pb.Group {
 	out := &pb.Group{
 		Name:          g.Name,
 		GroupId:       append([]byte(nil), g.ID[:]...),
@@ -140,7 +142,7 @@ func (s *State) describe(g *groupEntry, nodes map[ids.NodeID]nodeView) *pb.Group
 	}
 	votes := g.voting()
 	for _, r := range g.Replicas {
-		a := s.nodes[r.Node].Addresses
+		a, node := s.nodes[r.Node].Addresses, nodes.of(r.Node)
 		out.Replicas = append(out.Replicas, &pb.Replica{
 			ReplicaId:     uint64(r.ID),
 			Slot:          uint32(r.Slot),
@@ -150,18 +152,21 @@ func (s *State) describe(g *groupEntry, nodes map[ids.NodeID]nodeView) *pb.Group
 			Lost:          r.Lost,
 			PeerAddress:   a.Peer,
 			ClientAddress: a.Clients[g.Name],
-			Live:          nodes[r.Node].live,
-			Report:        nodes[r.Node].reports[r.ID],
+			Live:          node.live,
+			NotHeardYet:   node.early,
+			Report:        node.reports[r.ID],
 		})
 	}
 	if g.Master.Replica != 0 {
 		r := g.replica(g.Master.Replica)
+		live := g.masterLive(nodes)
 		out.Master = &pb.Master{
 			ReplicaId:     uint64(r.ID),
 			NodeId:        string(r.Node),
 			Term:          uint64(g.Master.Term),
 			ClientAddress: s.nodes[r.Node].Addresses.Clients[g.Name],
-			Live:          g.masterLive(nodes),
+			Live:          live,
+			NotHeardYet:   !live && g.unheard(nodes),
 		}
 	}
 	return out
@@ -185,12 +190,17 @@ func (g *groupEntry) voting() map[ids.ReplicaID]bool {
 }
 
 // masterLive tells whether the known master was heard, and said that it is.
-func (g *groupEntry) masterLive(nodes map[ids.NodeID]nodeView) bool {
+func (g *groupEntry) masterLive(nodes nodeViews) bool {
 	r := g.replica(g.Master.Replica)
 	if r == nil {
 		return false
 	}
-	n := nodes[r.Node]
+	n := nodes.of(r.Node)
 	report := n.reports[r.ID]
 	return n.live && report.GetRole() == pb.Role_ROLE_MASTER && ids.Term(report.GetTerm()) == g.Master.Term
+}
+
+// unheard tells whether a replica's node had no chance to report yet: it may be the master by now.
+func (g *groupEntry) unheard(nodes nodeViews) bool {
+	return slices.ContainsFunc(g.Replicas, func(r replicaEntry) bool { return nodes.of(r.Node).early })
 }

@@ -14,10 +14,10 @@ var (
 	// From the leader only.
 	descGroups        = desc("groups", "Broker groups.")
 	descPending       = desc("groups_pending", "Broker groups that wait for a node to create its replica.")
-	descWithoutMaster = desc("groups_without_master", "Broker groups with an epoch whose master is not heard.")
+	descWithoutMaster = desc("groups_without_master", "Broker groups with an epoch whose master is not heard although every replica had the chance to report.")
 	descLost          = desc("replicas_lost", "Replicas whose identity was given up.")
 	descNodes         = desc("nodes", "Registered nodes.")
-	descSilent        = desc("nodes_silent", "Registered nodes that are not heard.")
+	descSilent        = desc("nodes_silent", "Registered nodes that are not heard, although they had the chance to report.")
 )
 
 func desc(name, help string) *prometheus.Desc {
@@ -62,7 +62,7 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	for _, g := range m.state.groups {
 		if g.Epoch == 0 {
 			pending++
-		} else if !g.masterLive(nodes) {
+		} else if !g.masterLive(nodes) && !g.unheard(nodes) {
 			withoutMaster++
 		}
 		for _, r := range g.Replicas {
@@ -72,7 +72,7 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	for id := range m.state.nodes {
-		if !nodes[id].live {
+		if n := nodes.of(id); !n.live && !n.early {
 			silent++
 		}
 	}

@@ -2,7 +2,9 @@ package controller
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -60,4 +62,61 @@ func TestMetrics(t *testing.T) {
 	if got := metrics(t, s); got["ledgermq_controller_term"] < 1 || got["ledgermq_controller_applied_index"] < 5 {
 		t.Errorf("%v", got)
 	}
+}
+
+// A controller that has just begun to lead calls nobody silent, and no group masterless, before the nodes had time to report.
+func TestNotHeardYet(t *testing.T) {
+	t.Parallel()
+	var now atomic.Int64 // the clock of every controller here: it stands still unless it is told to go on
+	now.Store(time.Now().UnixNano())
+	c := newCluster(t, 1, func(o *Options) { o.Clock = func() time.Time { return time.Unix(0, now.Load()) } })
+	c.leader()
+	n1, n2 := newNode(t, c, "n1"), newNode(t, c, "n2")
+	n1.mustRegister()
+	n2.mustRegister()
+	if _, err := c.client().CreateGroup(ctxFor(t), request("g1", 2, 2, "n1", "n2")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a master", func() error {
+		n1.mustBeat()
+		n2.mustBeat()
+		n1.mu.Lock()
+		n1.lead["g1"] = 1<<32 | 1
+		n1.mu.Unlock()
+		if g, err := c.client().GetGroup(ctxFor(t), "g1"); err != nil || !g.GetMaster().GetLive() {
+			return fmt.Errorf("%v, %v", g, err)
+		}
+		return nil
+	})
+	want := func(when string, s *Server, node, master [2]bool, silent, masterless float64) {
+		t.Helper()
+		nodes, err := c.client().ListNodes(ctxFor(t))
+		must(t, err)
+		g, err := c.client().GetGroup(ctxFor(t), "g1")
+		must(t, err)
+		r := g.GetReplicas()[0]
+		if got := [2]bool{nodes[0].GetLive(), nodes[0].GetNotHeardYet()}; got != node || got != [2]bool{r.GetLive(), r.GetNotHeardYet()} {
+			t.Errorf("%s: n1 is live, not heard yet: %v, replica %v; want %v", when, got, r, node)
+		}
+		if got := [2]bool{g.GetMaster().GetLive(), g.GetMaster().GetNotHeardYet()}; got != master {
+			t.Errorf("%s: the master is live, not heard yet: %v, want %v", when, got, master)
+		}
+		m := metrics(t, s)
+		if m["ledgermq_controller_nodes_silent"] != silent || m["ledgermq_controller_groups_without_master"] != masterless {
+			t.Errorf("%s: %v nodes silent, want %v; %v groups without a master, want %v", when,
+				m["ledgermq_controller_nodes_silent"], silent, m["ledgermq_controller_groups_without_master"], masterless)
+		}
+	}
+	c.restart("c1")
+	s := c.leader()
+	want("at first", s, [2]bool{false, true}, [2]bool{false, true}, 0, 0)
+	n1.mustBeat()
+	want("with one report", s, [2]bool{true, false}, [2]bool{true, false}, 0, 0)
+	n1.mu.Lock()
+	delete(n1.lead, "g1")
+	n1.mu.Unlock()
+	n1.mustBeat()
+	want("when n1 leads no more", s, [2]bool{true, false}, [2]bool{false, true}, 0, 0) // n2 may lead
+	now.Add(int64(hearing * s.o.NodeSilence))
+	want("later", s, [2]bool{false, false}, [2]bool{false, false}, 2, 1)
 }

@@ -125,16 +125,33 @@ func (s *soft) mayCampaign(now time.Time, node ids.NodeID, id ids.ReplicaID) (te
 type nodeView struct {
 	heard   time.Time // zero: not since this leadership began
 	live    bool
+	early   bool                                // not heard, and had no chance to report yet: nothing can be said of it
 	reports map[ids.ReplicaID]*pb.ReplicaReport // never changed once here
 }
 
-// nodesAt returns what is known about all nodes.
-func (s *soft) nodesAt(now time.Time) map[ids.NodeID]nodeView {
+// nodeViews is what is known about all nodes.
+type nodeViews struct {
+	heard map[ids.NodeID]nodeView
+	early bool // this leadership is younger than hearing
+}
+
+// of returns what is known about one node, whether it was heard or not.
+func (v nodeViews) of(id ids.NodeID) nodeView {
+	n, ok := v.heard[id]
+	n.early = v.early && !ok
+	return n
+}
+
+// hearing is how long a new leadership waits for the first report of a node until it calls the node silent, in node silences.
+// A node finds a controller that is back within a second: its back-off is no longer.
+const hearing = 3
+
+func (s *soft) nodesAt(now time.Time) nodeViews {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make(map[ids.NodeID]nodeView, len(s.nodes))
+	out := nodeViews{make(map[ids.NodeID]nodeView, len(s.nodes)), now.Sub(s.since) < hearing*s.silence}
 	for id, n := range s.nodes {
-		out[id] = nodeView{n.heard, !n.heard.IsZero() && now.Sub(n.heard) < s.silence, n.reports}
+		out.heard[id] = nodeView{heard: n.heard, live: !n.heard.IsZero() && now.Sub(n.heard) < s.silence, reports: n.reports}
 	}
 	return out
 }

@@ -88,7 +88,7 @@ func TestDescribedVoters(t *testing.T) {
 	must(t, s.Apply(creation("g", 1, 2, 3)))
 	g := s.groups["g"]
 	voters := func() (out []uint64) {
-		for _, r := range s.describe(g, nil).GetReplicas() {
+		for _, r := range s.describe(g, nodeViews{}).GetReplicas() {
 			if r.GetVoter() {
 				out = append(out, r.GetReplicaId())
 			}

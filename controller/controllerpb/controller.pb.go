@@ -1178,7 +1178,8 @@ type Master struct {
 	NodeId        string                 `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	Term          uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
 	ClientAddress string                 `protobuf:"bytes,4,opt,name=client_address,json=clientAddress,proto3" json:"client_address,omitempty"`
-	Live          bool                   `protobuf:"varint,5,opt,name=live,proto3" json:"live,omitempty"` // its node was heard within a second, and said so
+	Live          bool                   `protobuf:"varint,5,opt,name=live,proto3" json:"live,omitempty"`                                    // its node was heard within a second, and said so
+	NotHeardYet   bool                   `protobuf:"varint,6,opt,name=not_heard_yet,json=notHeardYet,proto3" json:"not_heard_yet,omitempty"` // not live, but a replica of the group had no chance yet to report to this controller
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1248,6 +1249,13 @@ func (x *Master) GetLive() bool {
 	return false
 }
 
+func (x *Master) GetNotHeardYet() bool {
+	if x != nil {
+		return x.NotHeardYet
+	}
+	return false
+}
+
 type Replica struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ReplicaId     uint64                 `protobuf:"varint,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
@@ -1258,8 +1266,9 @@ type Replica struct {
 	Lost          string                 `protobuf:"bytes,6,opt,name=lost,proto3" json:"lost,omitempty"`               // why its id was given up; empty: it was not
 	PeerAddress   string                 `protobuf:"bytes,7,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
 	ClientAddress string                 `protobuf:"bytes,8,opt,name=client_address,json=clientAddress,proto3" json:"client_address,omitempty"`
-	Live          bool                   `protobuf:"varint,9,opt,name=live,proto3" json:"live,omitempty"`     // its node was heard within a second
-	Report        *ReplicaReport         `protobuf:"bytes,10,opt,name=report,proto3" json:"report,omitempty"` // last one; absent: none since this controller leads
+	Live          bool                   `protobuf:"varint,9,opt,name=live,proto3" json:"live,omitempty"`                                     // its node was heard within a second
+	Report        *ReplicaReport         `protobuf:"bytes,10,opt,name=report,proto3" json:"report,omitempty"`                                 // last one; absent: none since this controller leads
+	NotHeardYet   bool                   `protobuf:"varint,11,opt,name=not_heard_yet,json=notHeardYet,proto3" json:"not_heard_yet,omitempty"` // not live, but its node had no chance yet to report to this controller
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1362,6 +1371,13 @@ func (x *Replica) GetReport() *ReplicaReport {
 		return x.Report
 	}
 	return nil
+}
+
+func (x *Replica) GetNotHeardYet() bool {
+	if x != nil {
+		return x.NotHeardYet
+	}
+	return false
 }
 
 type ListGroupsRequest struct {
@@ -1495,6 +1511,7 @@ type Node struct {
 	Live          bool                   `protobuf:"varint,3,opt,name=live,proto3" json:"live,omitempty"`                                     // heard within a second
 	SilentMillis  int64                  `protobuf:"varint,4,opt,name=silent_millis,json=silentMillis,proto3" json:"silent_millis,omitempty"` // since the last heartbeat, or since this controller leads; -1: it never sent one since then
 	Replicas      uint32                 `protobuf:"varint,5,opt,name=replicas,proto3" json:"replicas,omitempty"`                             // that it should have
+	NotHeardYet   bool                   `protobuf:"varint,6,opt,name=not_heard_yet,json=notHeardYet,proto3" json:"not_heard_yet,omitempty"`  // not live, but it had no chance yet to report to this controller
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1562,6 +1579,13 @@ func (x *Node) GetReplicas() uint32 {
 		return x.Replicas
 	}
 	return 0
+}
+
+func (x *Node) GetNotHeardYet() bool {
+	if x != nil {
+		return x.NotHeardYet
+	}
+	return false
 }
 
 type ListNodesRequest struct {
@@ -2405,14 +2429,15 @@ const file_controller_proto_rawDesc = "" +
 	" \x01(\rR\x05epoch\x12!\n" +
 	"\fepoch_record\x18\v \x01(\fR\vepochRecord\x12;\n" +
 	"\breplicas\x18\f \x03(\v2\x1f.ledgermq.controller.v1.ReplicaR\breplicas\x126\n" +
-	"\x06master\x18\r \x01(\v2\x1e.ledgermq.controller.v1.MasterR\x06master\"\x8f\x01\n" +
+	"\x06master\x18\r \x01(\v2\x1e.ledgermq.controller.v1.MasterR\x06master\"\xb3\x01\n" +
 	"\x06Master\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12%\n" +
 	"\x0eclient_address\x18\x04 \x01(\tR\rclientAddress\x12\x12\n" +
-	"\x04live\x18\x05 \x01(\bR\x04live\"\xbe\x02\n" +
+	"\x04live\x18\x05 \x01(\bR\x04live\x12\"\n" +
+	"\rnot_heard_yet\x18\x06 \x01(\bR\vnotHeardYet\"\xe2\x02\n" +
 	"\aReplica\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x12\n" +
@@ -2425,18 +2450,20 @@ const file_controller_proto_rawDesc = "" +
 	"\x0eclient_address\x18\b \x01(\tR\rclientAddress\x12\x12\n" +
 	"\x04live\x18\t \x01(\bR\x04live\x12=\n" +
 	"\x06report\x18\n" +
-	" \x01(\v2%.ledgermq.controller.v1.ReplicaReportR\x06report\"\x13\n" +
+	" \x01(\v2%.ledgermq.controller.v1.ReplicaReportR\x06report\x12\"\n" +
+	"\rnot_heard_yet\x18\v \x01(\bR\vnotHeardYet\"\x13\n" +
 	"\x11ListGroupsRequest\"K\n" +
 	"\x12ListGroupsResponse\x125\n" +
 	"\x06groups\x18\x01 \x03(\v2\x1d.ledgermq.controller.v1.GroupR\x06groups\"%\n" +
 	"\x0fGetGroupRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xb5\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xd9\x01\n" +
 	"\x04Node\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12?\n" +
 	"\taddresses\x18\x02 \x01(\v2!.ledgermq.controller.v1.AddressesR\taddresses\x12\x12\n" +
 	"\x04live\x18\x03 \x01(\bR\x04live\x12#\n" +
 	"\rsilent_millis\x18\x04 \x01(\x03R\fsilentMillis\x12\x1a\n" +
-	"\breplicas\x18\x05 \x01(\rR\breplicas\"\x12\n" +
+	"\breplicas\x18\x05 \x01(\rR\breplicas\x12\"\n" +
+	"\rnot_heard_yet\x18\x06 \x01(\bR\vnotHeardYet\"\x12\n" +
 	"\x10ListNodesRequest\"G\n" +
 	"\x11ListNodesResponse\x122\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x1c.ledgermq.controller.v1.NodeR\x05nodes\"J\n" +
