@@ -223,7 +223,12 @@ func (x *Index) CutMins(base ids.PhysicalOffset, visit func(k Key, first ids.Que
 func (x *Index) Drop(topic ids.TopicID) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.dropped[topic] = x.added
+	end := x.added
+	if n := len(x.version.slots); n > 0 { // after Open files may reach further, beyond a hole
+		_, to := x.version.slots[n-1].span()
+		end = max(end, to)
+	}
+	x.dropped[topic] = end
 }
 
 // Rebuild fills one hole that Missing told. read must call add for the messages of the log in [s.From, s.To), in order; it
@@ -250,5 +255,11 @@ func (x *Index) Rebuild(s Span, read func(add func(k Key, qo ids.QueueOffset, e 
 	if err != nil {
 		return fmt.Errorf("rebuild the queue index from %d to %d: %w", s.From, s.To, err)
 	}
+	// What is covered need not be added again, and is a hole, not the log's end, when its file is given up.
+	x.mu.Lock()
+	if x.active == nil {
+		x.added = max(x.added, x.covered())
+	}
+	x.mu.Unlock()
 	return nil
 }

@@ -10,7 +10,8 @@
 //
 // Guarantees:
 //
-//  1. Get and Range answer from exactly the entries that were added, and are retained, and belong to no dropped topic.
+//  1. Get and Range answer from exactly the entries that were added, and are retained, and belong to no topic that was dropped
+//     since Open.
 //  2. What Covered tells is on the disk: after a crash the entries below it are there, or Covered has gone down. Each page
 //     of a file has a checksum; a damaged file is given up and reported, never read wrongly.
 //  3. Nothing that happens to the files stops Open: what cannot be used is dropped and named in Problems.
@@ -51,7 +52,7 @@ type Index struct {
 	limit   ids.PhysicalOffset                 // active ends here: its segment's end, or where a slot begins
 	added   ids.PhysicalOffset                 // what lies below was added since Open, or was there
 	front   ids.PhysicalOffset                 // base of the first retained segment
-	dropped map[ids.TopicID]ids.PhysicalOffset // what added was when the topic was dropped
+	dropped map[ids.TopicID]ids.PhysicalOffset // nothing of the topic lies at or after it
 	closed  bool
 
 	problems []error // found by Open

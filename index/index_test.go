@@ -441,3 +441,75 @@ func TestOverlap(t *testing.T) {
 		t.Fatalf("%d runs came back", back)
 	}
 }
+
+// TestHoleBeforeFiles opens an index whose first file is gone, rebuilds the hole and adds nothing: the files behind it count as
+// added. A topic that is dropped then stays hidden while they are there, and one of them that is given up is a hole.
+func TestHoleBeforeFiles(t *testing.T) {
+	t.Parallel()
+	w, mem := newTwin(9), vfs.NewMem()
+	x := w.open(t, mem)
+	for w.end < 3*testSegment {
+		m := w.message()
+		if err := x.Add(m.k, m.qo, m.e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(x.Checkpoint(w.end), x.Close()); err != nil {
+		t.Fatal(err)
+	}
+	names, err := mem.List("data/index")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mem.Remove("data/index/" + names[0]); err != nil {
+		t.Fatal(err)
+	}
+	x = w.open(t, mem)
+	const dropped = 2
+	x.Drop(dropped) // before the rebuild, and another one after it
+	rebuild := func() {
+		t.Helper()
+		for _, s := range x.Missing() {
+			err := x.Rebuild(s, func(add func(Key, ids.QueueOffset, Entry) error) error {
+				for _, m := range w.log {
+					if err := add(m.k, m.qo, m.e); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if holes := x.Missing(); !slices.Equal(holes, []Span{{0, testSegment}}) {
+		t.Fatalf("holes %v", holes)
+	}
+	rebuild()
+	x.Drop(dropped + 1)
+	if err := x.CutFront(testSegment); err != nil {
+		t.Fatal(err)
+	}
+	w.front, w.dropped = testSegment, map[ids.TopicID]bool{dropped: true, dropped + 1: true}
+	w.check(t, x)
+
+	f, err := mem.OpenReadWrite("data/index/" + names[len(names)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte{0xff}, pageSize+5); err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	if err := x.Verify(); !errors.As(err, new(*CorruptionError)) {
+		t.Fatalf("verify of a damaged file: %v", err)
+	}
+	rebuild()
+	if w.check(t, x); x.Covered() < w.end {
+		t.Fatalf("covered %d of %d", x.Covered(), w.end)
+	}
+	if err := x.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
