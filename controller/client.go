@@ -12,6 +12,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
@@ -24,9 +26,9 @@ const maxMessage = 64 << 20
 const maxLearned = 16
 
 // Client calls the controllers of a cluster: it tries every address, follows the leader, and repeats what no leader answered
-// until the caller's context ends. Only when all of them refuse the secret it gives up at once. A call without a deadline gets the call timeout. Every call can be repeated safely, so an
-// ErrUnavailable may be followed by the same call again. A dead, stopped or black-holed controller costs a call at most its
-// share of the time, and never holds it beyond its context. Safe for use from any goroutine.
+// until the caller's context ends; only when all of them refuse the secret it gives up at once. A call without a deadline gets
+// the call timeout. Every call can be repeated safely, so an ErrUnavailable may be followed by the same call again. A dead,
+// stopped or black-holed controller costs a call at most its share of the time. Safe for use from any goroutine.
 type Client struct {
 	secret  []byte
 	attempt time.Duration
@@ -277,15 +279,23 @@ type unavailableError struct {
 }
 
 func (e *unavailableError) add(t *target, err error) {
-	text := err.Error()
+	if h := t.handshake.Load(); h != nil && errors.Is(*h, ErrSecret) {
+		e.secrets++
+	}
+	e.said = append(e.said, t.addr+": "+t.reason(err))
+}
+
+// reason says in words for people why a call failed: what the member answered, else what became of the connection.
+func (t *target) reason(err error) string {
+	text := status.Convert(err).Message()
 	if h := t.handshake.Load(); h != nil {
 		text = (*h).Error()
-		if errors.Is(*h, ErrSecret) {
-			e.secrets++
-		}
+	} else if status.Code(err) == codes.DeadlineExceeded {
+		text = "no answer in time"
+	} else if _, cause, dialing := strings.Cut(text, t.addr+": "); dialing && strings.Contains(text, "dial") {
+		text = strings.TrimPrefix(strings.TrimSuffix(cause, `"`), "connect: ")
 	}
-	text = strings.TrimPrefix(text, "rpc error: code = Unavailable desc = ")
-	e.said = append(e.said, t.addr+": "+strings.ReplaceAll(text, "\n", " "))
+	return strings.ReplaceAll(text, "\n", " ")
 }
 
 func (e *unavailableError) Error() string {
@@ -438,9 +448,7 @@ func (c *Client) Status(ctx context.Context) ([]MemberStatus, error) {
 			st, err := pb.NewControllerClient(t.conn).Status(ctx, &pb.StatusRequest{})
 			out[i] = MemberStatus{Address: t.addr, Status: st}
 			if err != nil {
-				fail := &unavailableError{}
-				fail.add(t, err)
-				out[i] = MemberStatus{Address: t.addr, Err: fail}
+				out[i] = MemberStatus{Address: t.addr, Err: errors.New(t.reason(err))}
 			}
 		})
 	}

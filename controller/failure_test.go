@@ -559,3 +559,26 @@ func TestClose(t *testing.T) {
 		t.Errorf("a call through the death of the leader: %v", err)
 	}
 }
+
+// What a controller that cannot be reached means is said in words, not in those of the transport.
+func TestUnreachableIsSaidPlainly(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	must(t, l.Close())
+	client := dial(t, []string{addr}, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err = client.ListNodes(ctx)
+	if want := "no controller available: " + addr + ": "; err == nil || err.Error() != want+"connection refused" && err.Error() != want+"no answer in time" {
+		t.Errorf("got %v, want %s and one reason", err, want)
+	}
+	members, err := client.Status(ctxFor(t))
+	must(t, err)
+	if got := members[0].Err; got == nil || got.Error() != "connection refused" {
+		t.Errorf("the member's state: %v", got)
+	}
+}

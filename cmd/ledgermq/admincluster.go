@@ -35,6 +35,7 @@ type controllerView struct {
 type nodeView struct {
 	ID           string `json:"id"`
 	Live         bool   `json:"live"`
+	NotHeardYet  bool   `json:"notHeardYet,omitempty"`
 	SilentMillis int64  `json:"silentMillis"` // -1: never heard by this leader
 	Replicas     int    `json:"replicas"`
 	Peer         string `json:"peer"`
@@ -44,7 +45,7 @@ type nodeView struct {
 type groupView struct {
 	Name        string        `json:"name"`
 	ID          string        `json:"id"`
-	State       string        `json:"state"` // pending, ready, degraded, no master
+	State       string        `json:"state"` // pending, ready, degraded, no master, not heard yet
 	Mode        string        `json:"mode"`
 	MinISR      uint32        `json:"minISR"`
 	SegmentSize int64         `json:"segmentSize"`
@@ -69,7 +70,7 @@ type replicaView struct {
 	Slot        uint32 `json:"slot"`
 	Voter       bool   `json:"voter"`
 	Live        bool   `json:"live"`
-	Role        string `json:"role"`
+	Role        string `json:"role"` // silent when it is not live, not heard yet while that says nothing
 	Term        string `json:"term"`
 	Last        uint64 `json:"last"`
 	Commit      uint64 `json:"commit"`
@@ -106,7 +107,7 @@ func viewGroup(g *pb.Group) groupView {
 		rep := r.GetReport()
 		view := replicaView{
 			Node: r.GetNodeId(), Replica: r.GetReplicaId(), Slot: r.GetSlot(), Voter: r.GetVoter(), Live: r.GetLive(),
-			Role: roleName(rep.GetRole()), Term: ids.Term(rep.GetTerm()).String(), Last: rep.GetLastIndex(),
+			Role: roleName(r), Term: ids.Term(rep.GetTerm()).String(), Last: rep.GetLastIndex(),
 			Commit: rep.GetCommit(), Applied: rep.GetApplied(), EndOffset: rep.GetEndOffset(), BehindBytes: -1,
 			Client: r.GetClientAddress(), Peer: r.GetPeerAddress(), Parked: rep.GetParked(), Poisoned: rep.GetPoisoned(), Lost: r.GetLost(),
 		}
@@ -117,20 +118,25 @@ func viewGroup(g *pb.Group) groupView {
 		if r.GetVoter() && fit {
 			voters++
 		}
-		if !fit && g.GetState() == pb.GroupState_GROUP_STATE_READY {
-			v.Notes = append(v.Notes, holdNote(view))
+		if !fit && !r.GetNotHeardYet() && g.GetState() == pb.GroupState_GROUP_STATE_READY {
+			v.Notes = append(v.Notes, holdNote(view, rep != nil))
 		}
 		v.Replicas = append(v.Replicas, view)
 	}
 	switch {
 	case g.GetState() != pb.GroupState_GROUP_STATE_READY:
 		v.State = "pending"
+	case master.GetNotHeardYet():
+		v.State = notHeardYet
 	case !master.GetLive():
 		v.State = "no master"
 	case len(v.Notes) > 0:
 		v.State = "degraded"
 	default:
 		v.State = "ready"
+	}
+	if v.State == "no master" && master != nil {
+		v.Notes = append([]string{fmt.Sprintf("the last master was %s, in term %s", v.Master.Node, v.Master.Term)}, v.Notes...)
 	}
 	if v.State == "degraded" || v.State == "no master" {
 		v.Notes = append([]string{fmt.Sprintf("%s of %d alive", countOf(voters, "voter"), countVoters(g))}, v.Notes...)
@@ -149,7 +155,8 @@ func countVoters(g *pb.Group) int {
 }
 
 // holdNote says what a replica that takes no part means: it holds the front of the log, which is never given up past it.
-func holdNote(r replicaView) string {
+// Without a report since the controller leads it cannot say from where.
+func holdNote(r replicaView, reported bool) string {
 	why := "is silent"
 	switch {
 	case r.Lost != "":
@@ -159,11 +166,24 @@ func holdNote(r replicaView) string {
 	case r.Parked != "":
 		why = "is parked: " + r.Parked
 	}
+	if !reported {
+		return fmt.Sprintf("replica on %s %s; retention keeps what it lacks", r.Node, why)
+	}
 	return fmt.Sprintf("replica on %s %s; retention keeps everything from index %d on for it", r.Node, why, r.Last+1)
 }
 
-func roleName(r pb.Role) string {
-	name := strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_"))
+// notHeardYet is said of a node, a replica or a group of which a controller that has just begun to lead can say nothing yet.
+const notHeardYet = "not heard yet"
+
+// roleName is the role that a replica has now. What a silent one had last says nothing of now.
+func roleName(r *pb.Replica) string {
+	switch {
+	case r.GetNotHeardYet():
+		return notHeardYet
+	case !r.GetLive():
+		return "silent"
+	}
+	name := strings.ToLower(strings.TrimPrefix(r.GetReport().GetRole().String(), "ROLE_"))
 	if name == "unspecified" {
 		return "unknown"
 	}
@@ -225,7 +245,7 @@ func viewCluster(ctx context.Context, ctl *controller.Client) (clusterView, erro
 	}
 	for _, n := range nodes {
 		v.Nodes = append(v.Nodes, nodeView{
-			ID: n.GetNodeId(), Live: n.GetLive(), SilentMillis: n.GetSilentMillis(), Replicas: int(n.GetReplicas()),
+			ID: n.GetNodeId(), Live: n.GetLive(), NotHeardYet: n.GetNotHeardYet(), SilentMillis: n.GetSilentMillis(), Replicas: int(n.GetReplicas()),
 			Peer: n.GetAddresses().GetPeer(), Metrics: n.GetAddresses().GetMetrics(),
 		})
 	}
@@ -245,7 +265,11 @@ func writeCluster(w *tabwriter.Writer, v clusterView) {
 	fmt.Fprintln(w)
 	row(w, "NODE", "LIVE", "REPLICAS", "PEER", "METRICS")
 	for _, n := range v.Nodes {
-		row(w, n.ID, yesNo(n.Live), n.Replicas, n.Peer, n.Metrics)
+		live := yesNo(n.Live)
+		if n.NotHeardYet {
+			live = notHeardYet
+		}
+		row(w, n.ID, live, n.Replicas, n.Peer, n.Metrics)
 	}
 	fmt.Fprintln(w)
 	writeGroups(w, v.Groups)
@@ -256,17 +280,20 @@ func writeGroups(w *tabwriter.Writer, groups []groupView) {
 	for _, g := range groups {
 		var nodes []string
 		for _, r := range g.Replicas {
-			name := r.Node
-			if !r.Live {
-				name += "!"
+			switch {
+			case r.Role == notHeardYet:
+				nodes = append(nodes, r.Node+"?")
+			case !r.Live:
+				nodes = append(nodes, r.Node+"!")
+			default:
+				nodes = append(nodes, r.Node)
 			}
-			nodes = append(nodes, name)
 		}
-		m := g.Master
-		if m == nil {
-			m = &masterView{}
+		m := masterView{} // a dead one is none
+		if g.Master != nil && g.Master.Live {
+			m = *g.Master
 		}
-		row(w, g.Name, g.Mode, g.MinISR, g.Epoch, strings.ToUpper(g.State[:1])+g.State[1:], m.Node, m.Term, m.Address, strings.Join(nodes, " "))
+		row(w, g.Name, g.Mode, g.MinISR, g.Epoch, g.State, m.Node, m.Term, m.Address, strings.Join(nodes, " "))
 	}
 }
 

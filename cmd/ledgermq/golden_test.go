@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"text/tabwriter"
 	"time"
 
 	"github.com/ledgermq/ledgermq/client"
@@ -132,8 +135,8 @@ func TestGroupStates(t *testing.T) {
 	if v.State != "degraded" || len(v.Notes) != 2 || v.Notes[0] != "2 voters of 3 alive" || !strings.Contains(v.Notes[1], "from index 101 on") {
 		t.Errorf("a silent replica: %s %q", v.State, v.Notes)
 	}
-	if v.Replicas[2].BehindBytes != 2000 {
-		t.Errorf("it is %d bytes behind, want 2000", v.Replicas[2].BehindBytes)
+	if v.Replicas[2].BehindBytes != 2000 || v.Replicas[2].Role != "silent" {
+		t.Errorf("it is %d bytes behind and %s, want 2000 and silent", v.Replicas[2].BehindBytes, v.Replicas[2].Role)
 	}
 	g.Replicas[2].Live = true
 	if v = viewGroup(g); v.State != "ready" || len(v.Notes) != 0 {
@@ -143,9 +146,23 @@ func TestGroupStates(t *testing.T) {
 	if v = viewGroup(g); v.State != "degraded" || !strings.Contains(v.Notes[1], "is parked: lost tail") {
 		t.Errorf("a parked one: %s %q", v.State, v.Notes)
 	}
-	g.Master.Live = false
-	if v = viewGroup(g); v.State != "no master" {
-		t.Errorf("a dead master: %s", v.State)
+	g.Master.Live, g.Master.NotHeardYet = false, true
+	g.Replicas[0].Live, g.Replicas[0].NotHeardYet, g.Replicas[0].Report = false, true, nil
+	if v = viewGroup(g); v.State != "not heard yet" || v.Replicas[0].Role != "not heard yet" || strings.Contains(fmt.Sprint(v.Notes), "n1") {
+		t.Errorf("under a new controller: %s %q, replica %s", v.State, v.Notes, v.Replicas[0].Role)
+	}
+	g.Master.NotHeardYet, g.Replicas[0].NotHeardYet = false, false
+	v = viewGroup(g)
+	if v.State != "no master" || v.Replicas[0].Role != "silent" || v.Notes[1] != "the last master was n1, in term 1.2" ||
+		v.Notes[2] != "replica on n1 is silent; retention keeps what it lacks" {
+		t.Errorf("a dead master: %s %q, replica %s", v.State, v.Notes, v.Replicas[0].Role)
+	}
+	var out bytes.Buffer
+	w := tabwriter.NewWriter(&out, 0, 0, 1, ' ', 0)
+	writeGroups(w, []groupView{v})
+	w.Flush()
+	if got := strings.Fields(strings.Split(out.String(), "\n")[1]); !slices.Equal(got, strings.Fields("g1 2-3 2 1 no master - - - n1! n2 n3")) {
+		t.Errorf("a dead master is named: %q", got)
 	}
 	g.State = pb.GroupState_GROUP_STATE_PENDING
 	g.WaitingFor = []string{"n2"}

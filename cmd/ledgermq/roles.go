@@ -139,7 +139,7 @@ func (f controllerConfig) open(prefix string, s security, log zerolog.Logger) (*
 			case err != nil:
 				return err
 			case answers[0].Err != nil:
-				return answers[0].Err
+				return fmt.Errorf("controller %s: %w", f.ID, answers[0].Err)
 			case answers[0].Status.GetFailure() != "":
 				return fmt.Errorf("controller %s: %s", f.ID, answers[0].Status.GetFailure())
 			case answers[0].Status.GetLeaderId() == "":
