@@ -34,6 +34,9 @@ func (l *Log) EmptyFrame(t Tail, term ids.Term, index ids.Index) Frame {
 	return putHeader(make([]byte, headerSize), term, index, l.o.place(t.Offset, headerSize), 0, 0, t.Chain)
 }
 
+// Follows returns ErrChain when f cannot be the frame after t: Append would refuse it.
+func (l *Log) Follows(t Tail, f Frame) error { return l.follows(t, f) }
+
 // buffers keeps the memory of builders that were given up or made no frame, and of released frames. What a large frame has
 // grown is given back to the collector.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 64<<10); return &b }}

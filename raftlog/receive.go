@@ -143,7 +143,7 @@ func (r *Replica) takeFrames(env peer.Envelope) bool {
 	if len(env.Frames) == 0 {
 		return true
 	}
-	chain, known := r.chainAt(ids.Index(m.GetIndex()), ids.Term(m.GetLogTerm()))
+	var chain uint32 // after the frame before, of this message
 	for k, e := range m.GetEntries() {
 		f := env.Frames[k]
 		if fault := mismatch(e, f, m.GetIndex()+uint64(k)+1); fault != "" {
@@ -154,13 +154,35 @@ func (r *Replica) takeFrames(env peer.Envelope) bool {
 			r.refuse(env, fmt.Sprintf("frame %d does not continue the chain", f.Index()))
 			return false
 		}
-		if k == 0 && known && f.PrevChain() != chain {
+		chain = f.Chain()
+		before := entryKey{ids.Index(m.GetIndex()), ids.Term(m.GetLogTerm())}
+		if k > 0 {
+			last := m.GetEntries()[k-1]
+			before = entryKey{ids.Index(last.GetIndex()), ids.Term(last.GetTerm())}
+		}
+		t, known := r.tailAfter(before)
+		if known && f.PrevChain() != t.Chain {
 			r.park(fmt.Sprintf("entry %d of term %d has another chain value here than on replica %d: the logs differ where they must be equal",
-				m.GetIndex(), m.GetLogTerm(), env.From), nil)
+				before.index, before.term, env.From), nil)
 			return false
 		}
-		chain = f.Chain()
-		r.staged[entryKey{f.Index(), f.Term()}] = f
+		if !known { // Raft takes it only when it takes the entry before it, which then came in this turn
+			if s := r.staged[before]; s != nil {
+				t, known = commitlog.Tail{}.After(s), true
+			}
+		}
+		if known {
+			if err := r.log.Follows(t, f); err != nil {
+				r.refuse(env, err.Error())
+				return false
+			}
+		}
+		key := entryKey{f.Index(), f.Term()}
+		if s := r.staged[key]; s != nil && s.Chain() != f.Chain() {
+			r.refuse(env, fmt.Sprintf("another frame %d of term %s came before it", f.Index(), f.Term()))
+			return false
+		}
+		r.staged[key] = f
 	}
 	return true
 }
@@ -190,17 +212,27 @@ func mismatch(e *pb.Entry, f commitlog.Frame, index uint64) string {
 	return ""
 }
 
-// chainAt returns the chain value after entry i, when this replica has that entry in that term.
-func (r *Replica) chainAt(i ids.Index, term ids.Term) (chain uint32, known bool) {
-	if i == r.tail.Index {
-		return r.tail.Chain, term == r.tail.Term
+// tailAfter returns the tail of the log after an entry, when this replica has that entry in that term.
+func (r *Replica) tailAfter(e entryKey) (t commitlog.Tail, known bool) {
+	if e.index == r.tail.Index {
+		return r.tail, e.term == r.tail.Term
 	}
-	if s := r.w.at(i); s != nil {
-		return s.frame.Chain(), s.frame.Term() == term
+	if s := r.w.at(e.index); s != nil {
+		return s.tail, s.frame.Term() == e.term
 	}
-	if t, err := r.log.TermOf(i); err != nil || t != term || i == 0 {
-		return 0, false
+	if e.index > r.tail.Index {
+		return t, false
 	}
-	ref, err := r.log.RefOf(i)
-	return ref.CRC, err == nil
+	if e.index == 0 {
+		f, err := r.frameOf(1)
+		if err != nil {
+			return t, false
+		}
+		return commitlog.Tail{Offset: f.Offset(), Chain: f.PrevChain()}, true
+	}
+	if term, err := r.log.TermOf(e.index); err != nil || term != e.term {
+		return t, false
+	}
+	ref, err := r.log.RefOf(e.index)
+	return commitlog.Tail{Term: e.term, Index: e.index, Offset: ref.Offset + ids.PhysicalOffset(ref.Size), Chain: ref.CRC}, err == nil
 }

@@ -178,6 +178,73 @@ func TestFramesAreCompared(t *testing.T) {
 	}
 }
 
+// TestSecondMessageOfATurn gives a follower two MsgApps before it takes a turn. The second one is compared with the frames of
+// the first: what does not follow them is refused, the follower goes on, and takes the right frame when it comes.
+func TestSecondMessageOfATurn(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(right func(commitlog.Tail, string) commitlog.Frame, start, after commitlog.Tail) commitlog.Frame{
+		"another chain": func(right func(commitlog.Tail, string) commitlog.Frame, _, after commitlog.Tail) commitlog.Frame {
+			after.Chain ^= 1
+			return right(after, "second")
+		},
+		"another place": func(right func(commitlog.Tail, string) commitlog.Frame, _, after commitlog.Tail) commitlog.Frame {
+			after.Offset += 8
+			return right(after, "second")
+		},
+		"another first frame": func(right func(commitlog.Tail, string) commitlog.Frame, start, _ commitlog.Tail) commitlog.Frame {
+			return right(start, "another")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newTrio(t, nil)
+			w.elect(t)
+			master, n := w.w.Node(1), w.w.Node(2)
+			start := n.Log.Tail()
+			frame := func(after commitlog.Tail, body string) commitlog.Frame {
+				b := master.Log.NewBuilder(after, start.Term, 1)
+				place, _, ok := b.Reserve(1, 1, 0, len(body))
+				if !ok {
+					t.Fatal("the frame has no room")
+				}
+				copy(place, body)
+				return b.Finish()
+			}
+			message := func(f commitlog.Frame) peer.Envelope {
+				e := &pb.Entry{Type: pb.EntryNormal.Enum(), Term: new(uint64(f.Term())), Index: new(uint64(f.Index())), Data: commitlog.EncodeRef(f.Ref())}
+				return peer.Envelope{Group: w.w.Group, From: 1, To: 2, Epoch: 1, Frames: []commitlog.Frame{f},
+					Msg: &pb.Message{Type: pb.MsgApp.Enum(), From: new(uint64(1)), To: new(uint64(2)), Term: e.Term, LogTerm: e.Term,
+						Index: new(e.GetIndex() - 1), Entries: []*pb.Entry{e}}}
+			}
+			first := frame(start, "first")
+			after := start.After(first)
+			n.Replica.Receive(message(first))
+			n.Replica.Receive(message(change(frame, start, after)))
+			n.Turn()
+			settle := func() {
+				t.Helper()
+				if err := n.Write(); err != nil {
+					t.Fatal(err)
+				}
+				for n.Complete() {
+				}
+			}
+			settle()
+			if s := n.Status(); s.Last != after.Index || s.Parked != "" || n.Log.Tail().Chain != first.Chain() {
+				t.Fatalf("the follower goes to %d of %d, parked %q", s.Last, after.Index, s.Parked)
+			}
+			if !strings.Contains(w.log.String(), "message refused") {
+				t.Errorf("the log says nothing: %s", w.log.String())
+			}
+			n.Deliver(message(frame(after, "second")))
+			settle()
+			if s := n.Status(); s.Last != after.Index+1 || s.Synced != after.Index+1 || s.Parked != "" {
+				t.Fatalf("the right frame is not taken: %+v", s)
+			}
+		})
+	}
+}
+
 // TestMessagesAreBounded lets a follower miss many frames. Each message to it has at most Limits.Message bytes of frames, or one
 // frame, and no more than Limits.Inflight are on their way.
 func TestMessagesAreBounded(t *testing.T) {
