@@ -30,6 +30,7 @@ type Consumer struct {
 	running   map[QueueRef]bool
 	position  map[QueueRef]ids.QueueOffset // next offset after what Poll returned
 	committed map[QueueRef]ids.QueueOffset
+	waiting   map[QueueRef]error // queues in which nothing new can be read now, and why
 }
 
 // batch is what a fetcher hands over: messages, or a fault.
@@ -77,7 +78,7 @@ func (c *Client) Subscribe(ctx context.Context, group, topic string, opts ...Sub
 	}
 	k := &Consumer{
 		c: c, group: group, topic: topic, o: o, batches: make(chan batch), running: map[QueueRef]bool{},
-		position: map[QueueRef]ids.QueueOffset{}, committed: map[QueueRef]ids.QueueOffset{},
+		position: map[QueueRef]ids.QueueOffset{}, committed: map[QueueRef]ids.QueueOffset{}, waiting: map[QueueRef]error{},
 	}
 	queues := o.queues
 	for wait := c.newBackoff(); len(queues) == 0; {
@@ -209,6 +210,45 @@ func (k *Consumer) Positions() map[QueueRef]ids.QueueOffset {
 	return all
 }
 
+// Waiting tells of which broker groups nothing new can come now, and why: ErrNoMaster, which is also said while a slave is
+// read, or what became of the last pull. It is empty while all is well.
+func (k *Consumer) Waiting() map[string]error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	groups, first := map[string]error{}, map[string]ids.QueueID{}
+	for q, err := range k.waiting {
+		old := groups[q.Group]
+		// One reason stands for all queues of the group: that it has no master, else that of the first queue.
+		switch {
+		case errors.Is(old, ErrNoMaster):
+		case old == nil, errors.Is(err, ErrNoMaster), q.Queue < first[q.Group]:
+			groups[q.Group], first[q.Group] = err, q.Queue
+		}
+	}
+	return groups
+}
+
+// note keeps why a queue waits; nil: it does not.
+func (k *Consumer) note(q QueueRef, why error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if why == nil {
+		delete(k.waiting, q)
+	} else {
+		k.waiting[q] = why
+	}
+}
+
+// masterless returns ErrNoMaster when the newest route has none for q.
+func (k *Consumer) masterless(q QueueRef) error {
+	k.c.mu.Lock()
+	defer k.c.mu.Unlock()
+	if g := k.c.cache.groups[q.Group]; q.Broker == "" && (g == nil || g.info.Master() == "") {
+		return ErrNoMaster
+	}
+	return nil
+}
+
 // Close ends the consumer and waits for its goroutines. It commits nothing.
 func (k *Consumer) Close() {
 	k.stop()
@@ -245,8 +285,12 @@ func (k *Consumer) fetch(q QueueRef) {
 			}
 			continue
 		}
-		from = r.Suggested
 		moved := r.NextOffset != next
+		if k.masterless(q) != nil && !moved {
+			k.c.refreshAfter(k.ctx, q.Topic, false) // a slave does not tell that there is a master again
+		}
+		k.note(q, k.masterless(q))
+		from = r.Suggested
 		next = r.NextOffset
 		if moved && !k.hand(batch{queue: q, messages: r.Messages, next: next}) {
 			return
@@ -282,6 +326,8 @@ func (k *Consumer) failed(q QueueRef, err error, wait *backoff) bool {
 		if !k.hand(batch{queue: q, err: fmt.Errorf("queue %v: %w", q, err)}) {
 			return false
 		}
+	} else {
+		k.note(q, err)
 	}
 	k.c.o.logger.Debug().Err(err).Stringer("queue", q).Msg("a pull failed")
 	if !wait.pause(k.ctx) {
@@ -291,18 +337,13 @@ func (k *Consumer) failed(q QueueRef, err error, wait *backoff) bool {
 	return true
 }
 
-// start finds where the group goes on in a queue.
+// start finds where the group goes on in a queue. Only a master knows.
 func (k *Consumer) start(q QueueRef) (ids.QueueOffset, bool) {
 	for wait := k.c.newBackoff(); ; {
-		off, found, err := k.c.CommittedOffset(k.ctx, k.group, q)
-		if err == nil && !found {
-			if k.o.fromEnd {
-				off, err = k.c.MaxOffset(k.ctx, q)
-			} else {
-				off, err = k.c.MinOffset(k.ctx, q)
-			}
-		}
+		k.note(q, k.masterless(q))
+		off, found, err := k.first(q)
 		if err == nil {
+			k.note(q, nil)
 			if found {
 				k.mu.Lock()
 				k.committed[q] = off
@@ -314,4 +355,19 @@ func (k *Consumer) start(q QueueRef) (ids.QueueOffset, bool) {
 			return 0, false
 		}
 	}
+}
+
+// first asks once where the group goes on, which for a limited time waits for a master.
+func (k *Consumer) first(q QueueRef) (off ids.QueueOffset, found bool, err error) {
+	ctx, cancel := context.WithTimeout(k.ctx, k.c.o.callTimeout)
+	defer cancel()
+	off, found, err = k.c.CommittedOffset(ctx, k.group, q)
+	if err == nil && !found {
+		if k.o.fromEnd {
+			off, err = k.c.MaxOffset(ctx, q)
+		} else {
+			off, err = k.c.MinOffset(ctx, q)
+		}
+	}
+	return off, found, err
 }

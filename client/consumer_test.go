@@ -145,6 +145,49 @@ func TestConsumerSurvivesANewMaster(t *testing.T) {
 	}
 }
 
+// TestConsumerTellsWhatItWaitsFor holds that a group without a master is told: before the first message, while only a slave can
+// be read, and no longer than it lasts.
+func TestConsumerTellsWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	ns, _ := startNamesrv(t, nil)
+	log := newFakeLog()
+	slave := startBroker(t, "g1", log)
+	slave.setHook(func(c *remoting.Conn, req *remoting.Command) bool {
+		if req.Code == remoting.PullMessage {
+			return false
+		}
+		c.ReplyError(req, remoting.ServiceNotAvailable, "[NOT_STORED] no master")
+		return true
+	})
+	slave.register(ns, 2, 5, topic("orders", 2), topic("x", 1))
+	c := newClient(t, []string{ns})
+	first := startBroker(t, "g1", log)
+	first.register(ns, 0, 5, topic("orders", 2), topic("x", 1))
+	send(t, c, "orders", 4, "")
+	first.stop()
+	masterless := func() bool {
+		r, err := c.Route(t.Context(), "orders")
+		return err == nil && r.Groups[0].Master() == ""
+	}
+	eventually(t, "the master is out of the route", masterless)
+	k, err := c.Subscribe(within(t, patience), "cg", "orders", WithPollWait(10*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	waits := func() bool { return errors.Is(k.Waiting()["g1"], ErrNoMaster) && len(k.Waiting()) == 1 }
+	well := func() bool { return len(k.Waiting()) == 0 }
+	eventually(t, "it waits for a master to begin with", waits)
+	second := startBroker(t, "g1", log)
+	second.register(ns, 0, 6, topic("orders", 2), topic("x", 1))
+	poll(t, k, 4)
+	eventually(t, "it does not wait", well)
+	second.stop()
+	eventually(t, "it waits, and reads the slave", waits)
+	startBroker(t, "g1", log).register(ns, 0, 7, topic("orders", 2), topic("x", 1))
+	eventually(t, "it does not wait any more", well)
+}
+
 func TestConsumerReadsFromASlave(t *testing.T) {
 	t.Parallel()
 	ns, _ := startNamesrv(t, nil)

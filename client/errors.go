@@ -18,6 +18,7 @@ var (
 // Reasons, for errors.Is.
 var (
 	ErrTopicNotFound = errors.New("no such topic")
+	ErrNotWritable   = errors.New("it is not writable") // a topic
 	ErrNoMaster      = errors.New("the broker group has no master")
 	ErrNotReady      = errors.New("the name server is not ready")
 	ErrNoNamesrv     = errors.New("no name server answers")

@@ -206,7 +206,8 @@ func (p *Producer) deliver(ctx context.Context, out outgoing) (*remoting.Command
 		if last.Err == nil || ctx.Err() == nil { // that the time is over says less than what went wrong before
 			last.Err = err
 		}
-		if errors.Is(err, ErrTopicNotFound) {
+		// That a topic takes no sends is believed when a fresh route says so.
+		if errors.Is(err, ErrTopicNotFound) || errors.Is(err, ErrNotWritable) && try > 0 {
 			return nil, target{}, last
 		}
 		if ctx.Err() == nil {
@@ -219,8 +220,8 @@ func (p *Producer) deliver(ctx context.Context, out outgoing) (*remoting.Command
 	}
 }
 
-// choose picks the queue to send to. The error is ErrNoMaster while there is nobody to send to, ErrTopicNotFound, or that of
-// the name servers.
+// choose picks the queue to send to. The error is ErrNoMaster while there is nobody to send to, ErrNotWritable while the topic
+// takes no sends, ErrTopicNotFound, or that of the name servers.
 func (p *Producer) choose(ctx context.Context, out outgoing, avoid string) (target, error) {
 	c := p.c
 	topic := out.topic
@@ -244,6 +245,9 @@ func (p *Producer) choose(ctx context.Context, out outgoing, avoid string) (targ
 		at, ok = c.cache.ordered(topic, out.key)
 	} else {
 		at, ok = c.cache.any(c.o.now(), topic, c.turn.Add(1), avoid)
+	}
+	if !ok && !c.cache.writable(topic) {
+		return target{}, fmt.Errorf("topic %s: %w", topic, ErrNotWritable)
 	}
 	if !ok {
 		return target{}, fmt.Errorf("topic %s: %w", topic, ErrNoMaster)

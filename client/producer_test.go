@@ -509,3 +509,25 @@ func TestAnotherNameServerKnowsMore(t *testing.T) {
 		c.server.Store(0)
 	}
 }
+
+// TestSendToReadOnlyTopic holds that a topic that takes no sends is told as such at once, and that an old route is not believed.
+func TestSendToReadOnlyTopic(t *testing.T) {
+	t.Parallel()
+	ns, _ := startNamesrv(t, nil)
+	b := startBroker(t, "g1", newFakeLog())
+	readOnly := topic("orders", 1)
+	readOnly.Perm = permRead
+	b.register(ns, 0, 5, readOnly, topic("x", 1))
+	c := newClient(t, []string{ns})
+	for _, key := range []string{"", "k"} {
+		ctx := within(t, patience)
+		_, err := c.Producer().Send(ctx, Message{Topic: "orders", OrderKey: key})
+		if !errors.Is(err, ErrNotStored) || !errors.Is(err, ErrNotWritable) || ctx.Err() != nil {
+			t.Errorf("key %q: %v, %v", key, err, ctx.Err())
+		}
+	}
+	b.register(ns, 0, 6, topic("orders", 1), topic("x", 1))
+	if _, err := c.Producer().Send(within(t, patience), Message{Topic: "orders"}); err != nil {
+		t.Errorf("after it was made writable: %v", err)
+	}
+}

@@ -167,6 +167,16 @@ func (c *routeCache) any(now time.Time, topic string, turn uint64, avoid string)
 	return target{group: name, queue: ids.QueueID(queue), addr: c.groups[name].info.Master()}, true
 }
 
+// writable tells whether the newest route of a topic has a queue to send to, be its master there or away. It is false only
+// where a group says that it has the topic and takes no sends.
+func (c *routeCache) writable(topic string) bool {
+	t := c.topics[topic]
+	return t == nil || len(t.current) == 0 || slices.ContainsFunc(t.current, func(name string) bool {
+		s := t.layout[name]
+		return s.perm&permWrite != 0 && s.write > 0
+	})
+}
+
 // ordered picks the queue of a key. The address is "" while its master is away: the key never moves to another queue for
 // that.
 func (c *routeCache) ordered(topic, key string) (target, bool) {

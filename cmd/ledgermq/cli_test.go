@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/ledgermq/ledgermq/broker"
+	"github.com/ledgermq/ledgermq/client"
 )
 
 // oneRun is held while a command line runs in this process: the library sets a help flag that all its apps share.
@@ -407,6 +408,24 @@ func TestClusterFileIsReplaced(t *testing.T) {
 		if m.PID != i+1 {
 			t.Errorf("member %d has pid %d: a change was lost", i, m.PID)
 		}
+	}
+}
+
+// TestWaitingIsToldOnce holds what consume says while a group cannot be read: one line per change.
+func TestWaitingIsToldOnce(t *testing.T) {
+	t.Parallel()
+	var errs bytes.Buffer
+	tool := &tool{streams: streams{err: &errs}}
+	told := map[string]string{}
+	for _, w := range []map[string]error{
+		{}, {"g1": client.ErrNoMaster}, {"g1": client.ErrNoMaster}, {"g1": fmt.Errorf("x: %w", client.ErrNoMaster), "g2": errors.New("broken")},
+		{"g2": errors.New("broken")}, {}, {},
+	} {
+		told = tool.tellChanges(told, w)
+	}
+	want := "waiting: group g1 has no master\nwaiting: group g2: broken\ngoing on: group g1 is there again\ngoing on: group g2 is there again\n"
+	if errs.String() != want {
+		t.Errorf("got\n%swant\n%s", errs.String(), want)
 	}
 }
 

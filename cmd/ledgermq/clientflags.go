@@ -54,6 +54,8 @@ func explain(c *cli.Context, err error) error {
 		return fmt.Errorf("%w; does a name server run at %s? --namesrv names another", err, c.String("namesrv"))
 	case errors.Is(err, client.ErrTopicNotFound):
 		return fmt.Errorf("%w; `ledgermq admin topic create NAME` makes one", err)
+	case errors.Is(err, client.ErrNotWritable):
+		return fmt.Errorf("%w; `ledgermq admin topic create NAME --perm rw` makes it so", err)
 	}
 	return err
 }

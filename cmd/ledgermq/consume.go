@@ -68,6 +68,7 @@ func (t *tool) consume(c *cli.Context) error {
 		return explain(c, err)
 	}
 	defer consumer.Close()
+	defer t.tellWaiting(consumer.Waiting)()
 	left := c.Int("count")
 	for {
 		messages, err := t.poll(c, consumer)
@@ -89,6 +90,59 @@ func (t *tool) consume(c *cli.Context) error {
 			return err
 		}
 	}
+}
+
+// waitingEvery is how often consume looks whether it waits for a group; a failover is mostly over before.
+const waitingEvery = time.Second
+
+// tellWaiting says on standard error for which broker groups a command waits, once per change, until the function that it
+// returns is called.
+func (t *tool) tellWaiting(waiting func() map[string]error) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(waitingEvery)
+		defer tick.Stop()
+		told := map[string]string{}
+		for {
+			select {
+			case <-tick.C:
+				told = t.tellChanges(told, waiting())
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() { close(end); <-ended }
+}
+
+// tellChanges says what differs from what was told, and returns what is told now.
+func (t *tool) tellChanges(told map[string]string, waiting map[string]error) map[string]string {
+	now := map[string]string{}
+	for _, group := range sortedKeys(waiting) {
+		now[group] = waitingText(group, waiting[group])
+		if now[group] != told[group] {
+			fmt.Fprintf(t.err, "waiting: %s\n", now[group])
+		}
+	}
+	for _, group := range sortedKeys(told) {
+		if now[group] == "" {
+			fmt.Fprintf(t.err, "going on: group %s is there again\n", group)
+		}
+	}
+	return now
+}
+
+func waitingText(group string, err error) string {
+	switch {
+	case errors.Is(err, client.ErrNoMaster):
+		return fmt.Sprintf("group %s has no master", group)
+	case errors.Is(err, client.ErrTopicNotFound):
+		return fmt.Sprintf("the name server knows no broker of group %s that has the topic", group)
+	case errors.Is(err, client.ErrNoNamesrv):
+		return fmt.Sprintf("group %s: no name server answers", group)
+	}
+	return fmt.Sprintf("group %s: %s", group, oneLine(err))
 }
 
 // poll returns nil without an error when it is time to end.
