@@ -205,6 +205,9 @@ func (s *State) applyCreateGroup(c *createGroupCommand) error {
 		if s.nodes[n] == nil {
 			return refuse(ErrInvalid, "group %s: node %s is not known: start it, or choose among %s", c.Name, n, strings.Join(s.nodeNames(), ", "))
 		}
+		if s.replicasOn(n) >= maxReplicas {
+			return refuse(ErrInvalid, "group %s: node %s has %d replicas, and no node may have more: choose another node", c.Name, n, maxReplicas)
+		}
 	}
 	if c.ID.isZero() || s.byID[ids.GroupID(c.ID)] != nil {
 		return refuse(ErrInvalid, "group %s: the id %x is taken: try again", c.Name, c.ID[:])
@@ -226,6 +229,18 @@ func (s *State) applyCreateGroup(c *createGroupCommand) error {
 	s.touch(keyCluster)
 	s.touchGroup(g)
 	return nil
+}
+
+// maxReplicas is how many replicas a node may have. What one heartbeat tells of all of them fits into one command.
+const maxReplicas = 1000
+
+func (s *State) replicasOn(node ids.NodeID) (n int) {
+	for _, g := range s.groups {
+		if slices.ContainsFunc(g.Replicas, func(r replicaEntry) bool { return r.Node == node }) {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *State) nodeNames() []string {

@@ -22,8 +22,8 @@ type calls struct {
 
 // Bounds of what a heartbeat may carry.
 const (
-	maxReports    = 10_000 // replicas of one node
-	maxReportText = 500    // bytes of a reason; longer ones are cut
+	maxReports    = 2 * maxReplicas // of one node, which may have folders that the controller does not know
+	maxReportText = 500             // bytes of a reason; longer ones are cut
 	reportWait    = 300 * time.Millisecond
 )
 

@@ -185,7 +185,7 @@ func (m *member) step(from uint64, data []byte) error {
 		raftpb.MsgHeartbeatResp, raftpb.MsgTimeoutNow:
 	case raftpb.MsgHeartbeat:
 		if last, _ := m.log.LastIndex(); msg.GetCommit() > last && msg.GetTerm() >= m.node.BasicStatus().GetTerm() {
-			// The leader bounds this by what this member acknowledged. Unstable entries do not exist between two calls.
+			// The leader bounds this by what this member acknowledged, and that was in the file before.
 			m.fail(fmt.Errorf("the leader counts on entry %d, but this member's log ends at %d: its data folder was replaced by an older one", msg.GetCommit(), last))
 			return m.failed
 		}

@@ -1,8 +1,10 @@
 package controller
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -153,6 +155,40 @@ func TestLostIdentities(t *testing.T) {
 			t.Errorf("%s: a lost replica became master", test.name)
 		}
 		must(t, s.check())
+	}
+}
+
+// A node has a bounded number of replicas, so that all that can be news of them at once fits into one command.
+func TestReplicasOfANode(t *testing.T) {
+	t.Parallel()
+	s := foundedState(t, 3)
+	create := func(n int, nodes ...ids.NodeID) error {
+		c := creation(fmt.Sprintf("%0100d", n), 1, 1, len(nodes))
+		c.Nodes = nodes
+		binary.BigEndian.PutUint32(c.ID[:], uint32(n))
+		return s.Apply(c)
+	}
+	for n := range maxReplicas {
+		must(t, create(n, "n1"))
+	}
+	err := create(maxReplicas, "n2", "n1")
+	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "node n1 has 1000 replicas") {
+		t.Fatalf("one more replica on a full node: %v", err)
+	}
+	must(t, create(maxReplicas, "n2", "n3"))
+	must(t, s.check())
+
+	// The longest names, addresses and numbers.
+	longest := &reportCommand{Node: ids.NodeID(strings.Repeat("n", 64)), Session: hexOf(1), Addresses: &addresses{Clients: map[string]string{}}}
+	address := strings.Repeat("a", 249) + ":10911"
+	longest.Addresses.Peer, longest.Addresses.Metrics = address, address
+	for n := range maxReplicas {
+		longest.Addresses.Clients[fmt.Sprintf("%0100d", n)] = address
+		longest.Replicas = append(longest.Replicas, replicaFacts{hexOf(1), math.MaxUint64, hexOf(2), true, math.MaxUint64})
+		longest.Masters = append(longest.Masters, masterFacts{hexOf(1), math.MaxUint64, math.MaxUint64})
+	}
+	if n := len(encodeCommand(requestID{}, longest)); n > maxCommand {
+		t.Errorf("a report of %d replicas has %d bytes, a command at most %d", maxReplicas, n, maxCommand)
 	}
 }
 
