@@ -43,7 +43,6 @@ type MemberStatus struct {
 	Member
 	Match ids.Index // last entry known to be durable there; only a master knows it, else 0
 	Heard bool      // heard within the last second
-	Stuck bool      // behind the first entry that the master's log still has
 }
 
 // Status returns the whole snapshot.
@@ -80,7 +79,6 @@ func (r *Replica) snapshot() Status {
 func (r *Replica) memberStatus(s *Status) {
 	r.refresh()
 	second := int64(time.Second / r.cfg.Tick)
-	front := r.log.FirstIndex()
 	list := func(members []Member, voters bool) (out []MemberStatus) {
 		for _, m := range members {
 			ms := MemberStatus{Member: m}
@@ -90,7 +88,6 @@ func (r *Replica) memberStatus(s *Status) {
 				ms.Heard = p.heard >= 0 && r.ticks-p.heard <= second
 				if r.leading {
 					ms.Match = p.match
-					ms.Stuck = p.match+1 < front
 				}
 			}
 			if voters && ms.Heard {

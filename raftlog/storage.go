@@ -84,8 +84,7 @@ func (s *storage) Entries(lo, hi, _ uint64) ([]*pb.Entry, error) {
 	return list, nil
 }
 
-// Snapshot tells Raft to ask again: a follower behind the log's front waits. Retention never cuts past a member's Match, so
-// only a member that was added later can be there; Status shows it as stuck.
+// Snapshot tells Raft to ask again. No member is behind the log's front: retention never cuts past a member's Match.
 func (s *storage) Snapshot() (*pb.Snapshot, error) {
 	return nil, raft.ErrSnapshotTemporarilyUnavailable
 }
