@@ -9,8 +9,8 @@ import (
 	"github.com/ledgermq/ledgermq/remoting"
 )
 
-// maxTopicQueues bounds the queues of one topic, so that a slip of the hand does not make a table of billions.
-const maxTopicQueues = 65536
+// MaxTopicQueues bounds the queues of one topic, so that a slip of the hand does not make a table of billions.
+const MaxTopicQueues = 65536
 
 // putTopic takes UPDATE_AND_CREATE_TOPIC (17). It answers when the topic is in the log and, if they answer within a second,
 // known to the name servers.
@@ -66,8 +66,8 @@ func parseTopic(req *remoting.Command) (t state.Topic, err error) {
 		return t, refuse(remoting.InvalidParameter, "topicFilterType %q: only SINGLE_TAG is supported", kind)
 	}
 	for _, n := range []int32{t.ReadQueues, t.WriteQueues} {
-		if n < 1 || n > maxTopicQueues {
-			return t, refuse(remoting.InvalidParameter, "%d queues for topic %s: use 1 to %d", n, t.Name, maxTopicQueues)
+		if n < 1 || n > MaxTopicQueues {
+			return t, refuse(remoting.InvalidParameter, "%d queues for topic %s: use 1 to %d", n, t.Name, MaxTopicQueues)
 		}
 	}
 	if t.Perm < 0 || t.Perm > permRead|permWrite|permInherit {

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -87,25 +89,41 @@ type changeView struct {
 	Error string `json:"error,omitempty"`
 }
 
-// reportGroups prints how a change went in each broker group. The error that the client returned ends the command.
+// reportGroups prints how a change went in each broker group. When it failed in some, the error says so, and each reason once.
 func (t *tool) reportGroups(c *cli.Context, results []client.GroupResult, err error) error {
+	if len(results) == 0 {
+		return err
+	}
 	list := make([]changeView, len(results))
+	var failed int
+	var reasons []string
 	for i, r := range results {
 		list[i] = changeView{Group: r.Group, OK: r.Err == nil}
 		if r.Err != nil {
-			list[i].Error = oneLine(r.Err)
-		}
-	}
-	if len(list) > 0 {
-		shown := t.show(c, list, func(w *tabwriter.Writer) {
-			row(w, "GROUP", "RESULT")
-			for _, r := range list {
-				row(w, r.Group, firstNonEmpty(r.Error, "ok"))
+			failed++
+			list[i].Error = reason(r.Err)
+			if !slices.Contains(reasons, list[i].Error) {
+				reasons = append(reasons, list[i].Error)
 			}
-		})
-		if shown != nil {
-			return shown
 		}
 	}
-	return err
+	shown := t.show(c, list, func(w *tabwriter.Writer) {
+		row(w, "GROUP", "RESULT")
+		for _, r := range list {
+			row(w, r.Group, firstNonEmpty(r.Error, "ok"))
+		}
+	})
+	if shown != nil || failed == 0 {
+		return errors.Join(shown, err)
+	}
+	return fmt.Errorf("failed in %d of %s: %s", failed, countOf(len(list), "broker group"), strings.Join(reasons, "; "))
+}
+
+// reason is what a broker answered, without its address, or the error as it is.
+func reason(err error) string {
+	var code *client.CodeError
+	if errors.As(err, &code) {
+		return fmt.Sprintf("%s (code %d)", code.Remark, code.Code)
+	}
+	return oneLine(err)
 }

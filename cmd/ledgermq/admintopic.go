@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/ledgermq/ledgermq/broker"
 	"github.com/ledgermq/ledgermq/client"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/message"
@@ -64,8 +65,8 @@ func (t *tool) createTopic(ctx context.Context, c *cli.Context, cl *client.Clien
 	switch {
 	case perm == 0:
 		return usagef("--perm %q: use rw, r or w", c.String("perm"))
-	case c.Int("queues") < 1 || c.Int("queues") > 1_000_000:
-		return usagef("--queues %d: use 1 to 1000000", c.Int("queues"))
+	case c.Int("queues") < 1 || c.Int("queues") > broker.MaxTopicQueues:
+		return usagef("--queues %d: use 1 to %d", c.Int("queues"), broker.MaxTopicQueues)
 	}
 	results, err := cl.CreateTopic(ctx, client.TopicSpec{
 		Name: name, ReadQueues: int32(c.Int("queues")), Perm: perm, Order: c.Bool("order"), Groups: splitList(c.String("groups")),
@@ -183,7 +184,7 @@ func (t *tool) adminConsumer() *cli.Command {
 			{
 				Name: "reset", Usage: "set where a consumer group goes on; stop its members first", ArgsUsage: "NAME",
 				Flags: adminFlags(topic(),
-					&cli.StringFlag{Name: "to", Usage: "first, last, an offset, or a time such as 2026-11-29T10:00:00Z"}),
+					&cli.StringFlag{Name: "to", Usage: "`PLACE`: " + resetPlaces}),
 				Action: t.admin(1, 1, "the consumer group's name", t.resetConsumer),
 			},
 		},
@@ -228,6 +229,9 @@ func (t *tool) showConsumer(ctx context.Context, c *cli.Context, cl *client.Clie
 		return err
 	}
 	v.Members = append(v.Members, members...)
+	if err := checkConsumerGroup(ctx, cl, v.Group, queues, members); err != nil {
+		return err
+	}
 	for _, q := range queues {
 		low, err1 := cl.MinOffset(ctx, q)
 		high, err2 := cl.MaxOffset(ctx, q)
@@ -256,69 +260,123 @@ func (t *tool) showConsumer(ctx context.Context, c *cli.Context, cl *client.Clie
 	})
 }
 
+// checkConsumerGroup refuses a group that does not exist. One that exists has a retry topic, a member, or an offset in one of
+// the queues: what only commits offsets needs nothing else.
+func checkConsumerGroup(ctx context.Context, cl *client.Client, group string, queues []client.QueueRef, members []string) error {
+	if len(members) > 0 || message.IsSystemGroup(group) {
+		return nil
+	}
+	if _, err := cl.Route(ctx, message.RetryTopic(group)); !errors.Is(err, client.ErrTopicNotFound) {
+		return err
+	}
+	for _, q := range queues {
+		if _, found, err := cl.CommittedOffset(ctx, group, q); found || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("there is no consumer group %s; `ledgermq admin consumer create %s` makes it", group, group)
+}
+
 // movedView is where a consumer group goes on in one queue.
 type movedView struct {
 	Group  string `json:"group"` // broker group
 	Queue  int32  `json:"queue"`
 	Offset int64  `json:"offset"`
+	Asked  *int64 `json:"asked,omitempty"` // the offset that was asked for, when the queue does not have it
 }
 
 func (t *tool) resetConsumer(ctx context.Context, c *cli.Context, cl *client.Client) error {
-	queues, err := consumerQueues(ctx, c, cl)
-	if err != nil {
-		return err
-	}
 	target, err := parseResetTarget(c.String("to"))
 	if err != nil {
 		return err
 	}
+	queues, err := consumerQueues(ctx, c, cl)
+	if err != nil {
+		return err
+	}
+	group := c.Args().First()
+	members, err := cl.ConsumerMembers(ctx, group)
+	if err != nil {
+		return err
+	}
+	if err := checkConsumerGroup(ctx, cl, group, queues, members); err != nil {
+		return err
+	}
+	if len(members) > 0 {
+		fmt.Fprintf(t.err, "%s runs (%s) and may commit over this; stop its members first\n", group, strings.Join(members, ", "))
+	}
 	list := make([]movedView, 0, len(queues))
 	for _, q := range queues {
-		off, err := target(ctx, cl, q)
+		m := movedView{Group: q.Group, Queue: int32(q.Queue)}
+		off, err := target.in(ctx, cl, q)
 		if err != nil {
 			return err
 		}
-		if err := cl.CommitOffset(ctx, c.Args().First(), q, off); err != nil {
+		if err := cl.CommitOffset(ctx, group, q, off); err != nil {
 			return err
 		}
-		list = append(list, movedView{Group: q.Group, Queue: int32(q.Queue), Offset: int64(off)})
+		if m.Offset = int64(off); target.isOffset && off != target.offset {
+			m.Asked = new(int64(target.offset))
+		}
+		list = append(list, m)
 	}
 	return t.show(c, list, func(w *tabwriter.Writer) {
-		row(w, "GROUP", "QUEUE", "OFFSET")
+		row(w, "GROUP", "QUEUE", "OFFSET", "NOTE")
 		for _, m := range list {
-			row(w, m.Group, m.Queue, m.Offset)
+			note := ""
+			if m.Asked != nil {
+				note = fmt.Sprintf("%d is outside the queue; this is its nearest end", *m.Asked)
+			}
+			row(w, m.Group, m.Queue, m.Offset, note)
 		}
 	})
 }
 
-type resetTarget func(ctx context.Context, cl *client.Client, q client.QueueRef) (ids.QueueOffset, error)
+const resetPlaces = "first or earliest, last or latest, an offset, a time such as 2026-11-29T10:00:00Z, or one in Unix milliseconds"
 
-// parseResetTarget understands first, last, an offset and a time. An offset outside a queue becomes its nearest end.
+// firstMillis is the least number that is taken for Unix milliseconds (of 2001), not for an offset.
+const firstMillis = 1_000_000_000_000
+
+// resetTarget is a place that each queue has: one of its ends, the first message of a time on, or an offset.
+type resetTarget struct {
+	end      string // first, last or ""
+	at       time.Time
+	isOffset bool
+	offset   ids.QueueOffset
+}
+
 func parseResetTarget(text string) (resetTarget, error) {
 	switch text {
 	case "":
-		return nil, usagef("where to? Give --to first, last, an offset, or a time such as 2026-11-29T10:00:00Z")
-	case "first":
-		return func(ctx context.Context, cl *client.Client, q client.QueueRef) (ids.QueueOffset, error) {
-			return cl.MinOffset(ctx, q)
-		}, nil
-	case "last":
-		return func(ctx context.Context, cl *client.Client, q client.QueueRef) (ids.QueueOffset, error) {
-			return cl.MaxOffset(ctx, q)
-		}, nil
+		return resetTarget{}, usagef("where to? Give --to: %s", resetPlaces)
+	case "first", "earliest":
+		return resetTarget{end: "first"}, nil
+	case "last", "latest":
+		return resetTarget{end: "last"}, nil
 	}
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n >= 0 {
-		return func(ctx context.Context, cl *client.Client, q client.QueueRef) (ids.QueueOffset, error) {
-			low, err1 := cl.MinOffset(ctx, q)
-			high, err2 := cl.MaxOffset(ctx, q)
-			return min(max(ids.QueueOffset(n), low), high), errors.Join(err1, err2)
-		}, nil
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n >= firstMillis {
+		return resetTarget{at: time.UnixMilli(n)}, nil
+	} else if err == nil && n >= 0 {
+		return resetTarget{isOffset: true, offset: ids.QueueOffset(n)}, nil
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return nil, usagef("--to %q: want first, last, an offset, or a time such as 2026-11-29T10:00:00Z", text)
+		return resetTarget{}, usagef("--to %q: use %s", text, resetPlaces)
 	}
-	return func(ctx context.Context, cl *client.Client, q client.QueueRef) (ids.QueueOffset, error) {
-		return cl.SearchOffset(ctx, q, at)
-	}, nil
+	return resetTarget{at: at}, nil
+}
+
+// in finds the place in a queue. An offset outside the queue becomes its nearest end.
+func (r resetTarget) in(ctx context.Context, cl *client.Client, q client.QueueRef) (ids.QueueOffset, error) {
+	switch {
+	case r.end == "first":
+		return cl.MinOffset(ctx, q)
+	case r.end == "last":
+		return cl.MaxOffset(ctx, q)
+	case r.isOffset:
+		low, err1 := cl.MinOffset(ctx, q)
+		high, err2 := cl.MaxOffset(ctx, q)
+		return min(max(r.offset, low), high), errors.Join(err1, err2)
+	}
+	return cl.SearchOffset(ctx, q, r.at)
 }

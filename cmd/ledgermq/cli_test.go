@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -13,6 +14,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/urfave/cli/v2"
 
 	"github.com/ledgermq/ledgermq/broker"
 	"github.com/ledgermq/ledgermq/client"
@@ -109,7 +113,11 @@ func TestBadInput(t *testing.T) {
 		{[]string{"admin", "group", "create", "g1", "--mode", "2-3", "--on", "n1,n2"}, 2, "needs 3 nodes"},
 		{[]string{"admin", "topic", "create", "a b"}, 2, "topic name"},
 		{[]string{"admin", "topic", "create", "T", "--queues", "0"}, 2, "--queues 0: use 1 to"},
+		{[]string{"admin", "topic", "create", "T", "--queues", "65537"}, 2, "--queues 65537: use 1 to 65536"},
 		{[]string{"admin", "topic", "create", "T", "--perm", "x"}, 2, "use rw, r or w"},
+		{[]string{"admin", "consumer", "reset", "G", "--topic", "T"}, 2, "where to? Give --to: first or earliest"},
+		{[]string{"admin", "consumer", "reset", "G", "--topic", "T", "--to", "soon"}, 2, `--to "soon": use first or earliest`},
+		{[]string{"admin", "consumer", "reset", "G", "--to", "first"}, 2, "which topic"},
 		{[]string{"produce"}, 2, "want a topic"},
 		{[]string{"produce", "a b", "x"}, 2, "topic name"},
 		{[]string{"consume", "T", "--from", "middle"}, 2, "use first or last"},
@@ -408,6 +416,41 @@ func TestClusterFileIsReplaced(t *testing.T) {
 		if m.PID != i+1 {
 			t.Errorf("member %d has pid %d: a change was lost", i, m.PID)
 		}
+	}
+}
+
+// TestResetPlaces holds what --to of consumer reset means.
+func TestResetPlaces(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 29, 10, 0, 0, 0, time.UTC)
+	for text, want := range map[string]resetTarget{
+		"first": {end: "first"}, "earliest": {end: "first"}, "last": {end: "last"}, "latest": {end: "last"},
+		"0": {isOffset: true}, "999999999999": {isOffset: true, offset: 999999999999},
+		"1795946400000": {at: at}, "2026-11-29T10:00:00Z": {at: at}, "2026-11-29T12:00:00+02:00": {at: at},
+	} {
+		got, err := parseResetTarget(text)
+		if err != nil || got.end != want.end || got.isOffset != want.isOffset || got.offset != want.offset || !got.at.Equal(want.at) {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"-1", "yesterday", "2026-11-29", "1e3"} {
+		if got, err := parseResetTarget(text); err == nil {
+			t.Errorf("%s is taken: %+v", text, got)
+		}
+	}
+}
+
+// TestFailuresAreToldOnce holds that a change which every broker group refuses for one reason is not told that often.
+func TestFailuresAreToldOnce(t *testing.T) {
+	t.Parallel()
+	no := func(addr string) error { return &client.CodeError{Op: "X", Addr: addr, Code: 29, Remark: "no"} }
+	var out bytes.Buffer
+	tool := &tool{streams: streams{out: &out}}
+	err := tool.reportGroups(cli.NewContext(cli.NewApp(), flag.NewFlagSet("", flag.ContinueOnError), nil),
+		[]client.GroupResult{{Group: "g1", Err: no("a:1")}, {Group: "g2"}, {Group: "g3", Err: no("a:3")}, {Group: "g4", Err: client.ErrNoMaster}}, errors.New("all"))
+	want := "failed in 3 of 4 broker groups: no (code 29); the broker group has no master"
+	if err == nil || err.Error() != want || strings.Count(out.String(), "no (code 29)") != 2 {
+		t.Errorf("got %v, want %s\n%s", err, want, out.String())
 	}
 }
 

@@ -56,7 +56,7 @@ func TestJSONOutputs(t *testing.T) {
 		"admin-topic-show": []queueView{{Group: "g1", Queue: 0, Min: 0, Max: 42}},
 		"admin-change":     []changeView{{Group: "g1", OK: true}, {Group: "g2", Error: "the broker group has no master"}},
 		"admin-consumer":   consumerView{Group: "billing", Topic: "Orders", Members: []string{"10.0.0.9@7"}, Lag: 2, Queues: []consumerQueueView{{Group: "g1", Queue: 0, Offset: 40, Max: 42, Lag: 2}}},
-		"admin-reset":      []movedView{{Group: "g1", Queue: 0, Offset: 7}},
+		"admin-reset":      []movedView{{Group: "g1", Queue: 0, Offset: 7}, {Group: "g1", Queue: 1, Offset: 5, Asked: new(int64(7))}},
 		"admin-route":      sampleRoute(),
 		"produce":          receiptView{MessageID: "C0000202165E216FE9FF943AF3B20000", OffsetMessageID: "7F00000100002A9F0000000000001048", Group: "g1", Queue: 2, Offset: 41},
 		"consume":          shownMessage{Topic: "Orders", Group: "g1", Queue: 2, Offset: 41, MessageID: "C0000202165E216FE9FF943AF3B20000", Keys: []string{"order-1"}, Tags: "paid", StoreTime: 1796000000000, Body: &text},
