@@ -90,6 +90,8 @@ type benchResult struct {
 	Messages   uint64  `json:"messages"`
 	Calls      uint64  `json:"calls"`
 	Errors     uint64  `json:"errors"`
+	NotStored  uint64  `json:"notStored"` // errors of sends that are certainly not stored
+	Unknown    uint64  `json:"unknown"`   // errors of sends that may be stored or not
 	Seconds    float64 `json:"seconds"`
 	Rate       float64 `json:"messagesPerSecond"`
 	P50Micros  int64   `json:"p50Micros"`
@@ -106,8 +108,21 @@ type bench struct {
 	duration time.Duration
 
 	moved  atomic.Uint64 // messages since the start, for the progress line
-	failed atomic.Uint64
+	errors benchErrors
 	last   atomic.Pointer[error]
+}
+
+// benchErrors counts failed calls since the start; a failed send has one of two outcomes.
+type benchErrors struct{ all, notStored, unknown atomic.Uint64 }
+
+func (e *benchErrors) add(err error) {
+	e.all.Add(1)
+	switch {
+	case errors.Is(err, client.ErrNotStored):
+		e.notStored.Add(1)
+	case errors.Is(err, client.ErrUnknown):
+		e.unknown.Add(1)
+	}
 }
 
 type benchStep func(ctx context.Context) (messages int, err error)
@@ -137,7 +152,7 @@ func (b *bench) run(ctx context.Context, steps []benchStep) benchResult {
 				case ctx.Err() != nil:
 					return
 				case err != nil:
-					b.failed.Add(1)
+					b.errors.add(err)
 					b.last.Store(&err)
 					continue
 				}
@@ -165,7 +180,7 @@ func (b *bench) run(ctx context.Context, steps []benchStep) benchResult {
 	cancel()
 	<-all
 	var h histogram
-	r := benchResult{Errors: b.failed.Load(), Seconds: seconds}
+	r := benchResult{Errors: b.errors.all.Load(), NotStored: b.errors.notStored.Load(), Unknown: b.errors.unknown.Load(), Seconds: seconds}
 	for i := range results {
 		h.merge(&results[i])
 		r.Messages += counts[i]
@@ -197,7 +212,7 @@ func (b *bench) progress(ctx context.Context, all <-chan struct{}, limit time.Du
 			return true
 		case <-tick.C:
 			now := b.moved.Load()
-			fmt.Fprintf(b.tool.err, "%s %2d s: %.0f messages/s, %d errors\n", what, second, float64(now-was)/time.Since(at).Seconds(), b.failed.Load())
+			fmt.Fprintf(b.tool.err, "%s %2d s: %.0f messages/s, %d errors\n", what, second, float64(now-was)/time.Since(at).Seconds(), b.errors.all.Load())
 			was, at = now, time.Now()
 		}
 	}
@@ -207,8 +222,12 @@ func (t *tool) printBench(c *cli.Context, r benchResult) error {
 	if c.Bool("json") {
 		return json.NewEncoder(t.out).Encode(r)
 	}
-	_, err := fmt.Fprintf(t.out, "%d messages in %.1f s: %.0f messages/s, %d errors\ncalls %d: p50 %s, p99 %s, p99.9 %s, max %s\n",
-		r.Messages, r.Seconds, r.Rate, r.Errors, r.Calls,
+	failed := countOf(int(r.Errors), "error")
+	if r.NotStored+r.Unknown > 0 {
+		failed += fmt.Sprintf(" (%d not stored, %d unknown)", r.NotStored, r.Unknown)
+	}
+	_, err := fmt.Fprintf(t.out, "%d messages in %.1f s: %.0f messages/s, %s\ncalls %d: p50 %s, p99 %s, p99.9 %s, max %s\n",
+		r.Messages, r.Seconds, r.Rate, failed, r.Calls,
 		micros(r.P50Micros), micros(r.P99Micros), micros(r.P999Micros), micros(r.MaxMicros))
 	if err == nil && r.Messages == 0 && r.LastError != "" {
 		err = fmt.Errorf("nothing was done: %s", r.LastError)

@@ -1,10 +1,20 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"io"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/ledgermq/ledgermq/client"
 )
 
 // TestHistogramAgainstSorting compares quantiles with those of the sorted durations: never below, and at most 1.6 % above.
@@ -44,5 +54,28 @@ func TestHistogramBuckets(t *testing.T) {
 			t.Fatalf("%d µs is in bucket %d, which ends at %v; the one before was %d", us, b, upper(b), last)
 		}
 		last = b
+	}
+}
+
+// TestBenchTellsOutcomes holds that a run tells sends that were not stored from those of which nobody knows.
+func TestBenchTellsOutcomes(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	tool := &tool{streams: streams{out: &out, err: io.Discard}}
+	outcomes := []error{nil, &client.SendError{Outcome: client.ErrNotStored}, &client.SendError{Outcome: client.ErrUnknown},
+		&client.SendError{Outcome: client.ErrUnknown}, errors.New("of a pull"), errDone}
+	step := func(context.Context) (int, error) {
+		err := outcomes[0]
+		outcomes = outcomes[1:]
+		return 2, err
+	}
+	b := &bench{tool: tool, duration: time.Minute}
+	r := b.run(t.Context(), []benchStep{step})
+	if r.Messages != 2 || r.Calls != 1 || r.Errors != 4 || r.NotStored != 1 || r.Unknown != 2 {
+		t.Errorf("got %+v", r)
+	}
+	c := cli.NewContext(cli.NewApp(), flag.NewFlagSet("", flag.ContinueOnError), nil)
+	if err := tool.printBench(c, r); err != nil || !strings.Contains(out.String(), "4 errors (1 not stored, 2 unknown)") {
+		t.Errorf("%v: %s", err, out.String())
 	}
 }
