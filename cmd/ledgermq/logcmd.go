@@ -61,14 +61,15 @@ var recordTypes = map[uint8]string{
 }
 
 type dumpedFrame struct {
-	Index   ids.Index          `json:"index"`
-	Term    string             `json:"term"`
-	Offset  ids.PhysicalOffset `json:"offset"`
-	Size    int                `json:"size"`
-	Time    int64              `json:"time"`
-	Chain   string             `json:"chain"`
-	Records int                `json:"records"`
-	Detail  []dumpedRecord     `json:"detail,omitempty"`
+	Index    ids.Index          `json:"index"`
+	Term     string             `json:"term"`
+	Offset   ids.PhysicalOffset `json:"offset"`
+	Size     int                `json:"size"`
+	Time     int64              `json:"time"`
+	Chain    string             `json:"chain"`
+	Records  int                `json:"records"`
+	Messages int                `json:"messages"` // of the records
+	Detail   []dumpedRecord     `json:"detail,omitempty"`
 }
 
 type dumpedRecord struct {
@@ -79,10 +80,11 @@ type dumpedRecord struct {
 }
 
 func (t *tool) logDump(c *cli.Context) error {
-	for _, flag := range []string{"from", "count"} {
-		if n := c.Int64(flag); n < 0 {
-			return usagef("--%s %d is negative; leave it out for all there is", flag, n)
-		}
+	if n := c.Int64("from"); c.IsSet("from") && n < 1 {
+		return usagef("--from %d: indexes begin at 1; leave it out for the first one there is", n)
+	}
+	if n := c.Int64("count"); n < 0 {
+		return usagef("--count %d is negative; leave it out for all there is", n)
 	}
 	found, err := findReplicas(c.Args().Slice())
 	if err != nil {
@@ -100,27 +102,60 @@ func (t *tool) logDump(c *cli.Context) error {
 		return usagef("%s below %s: %s; name one node's folder, and with --group one group",
 			countOf(len(chosen), "such replica"), c.Args().First(), strings.Join(groups, ", "))
 	}
-	next, left := ids.Index(c.Int64("from")), c.Int64("count")
+	d := dump{next: ids.Index(c.Int64("from")), left: c.Int64("count")}
 	for try := 1; ; try++ {
-		err := t.dumpFrames(c, chosen[0], &next, &left)
-		if try == overtakenTries || !errors.Is(err, commitlog.ErrOvertaken) {
-			return err
+		err := t.dumpFrames(c, chosen[0], &d)
+		if try < overtakenTries && errors.Is(err, commitlog.ErrOvertaken) {
+			continue
 		}
+		if err == nil {
+			fmt.Fprintf(t.err, "%s, %s, %s\n", countOf(d.frames, "frame"), countOf(d.records, "record"), countOf(d.messages, "message"))
+		}
+		return err
 	}
+}
+
+// dump is how far a dump has come.
+type dump struct {
+	next                      ids.Index
+	left                      int64 // frames to print; 0: all
+	frames, records, messages int   // printed
+}
+
+// begin looks whether the log has what was asked for.
+func (d *dump) begin(l *commitlog.Log) (notice string, err error) {
+	first, last := l.FirstIndex(), l.Tail().Index
+	switch {
+	case d.frames > 0:
+	case last < first:
+		return "the log has no frame yet", nil
+	case d.next > last:
+		return "", usagef("--from %d is beyond the log, which has %d to %d", d.next, first, last)
+	case d.next > 0 && d.next < first:
+		return fmt.Sprintf("the log begins at index %d: what was before it was given up", first), nil
+	}
+	return "", nil
 }
 
 // overtakenTries bounds how often the log of a running node, which cuts it while it is read, is opened again.
 const overtakenTries = 5
 
-// dumpFrames prints the frames from *next on, *left of them (0: all), and moves both along.
-func (t *tool) dumpFrames(c *cli.Context, r replicaFolder, next *ids.Index, left *int64) error {
+// dumpFrames prints what is left of the dump.
+func (t *tool) dumpFrames(c *cli.Context, r replicaFolder, at *dump) error {
 	l, _, err := r.open()
 	if err != nil {
 		return err
 	}
 	defer l.Close(false)
+	notice, err := at.begin(l)
+	if err != nil {
+		return err
+	}
+	if notice != "" {
+		fmt.Fprintln(t.err, notice)
+	}
 	enc := json.NewEncoder(t.out)
-	for f, err := range l.Frames(max(*next, l.FirstIndex())) {
+	for f, err := range l.Frames(max(at.next, l.FirstIndex())) {
 		if err != nil {
 			return err
 		}
@@ -131,8 +166,11 @@ func (t *tool) dumpFrames(c *cli.Context, r replicaFolder, next *ids.Index, left
 			Index: f.Index(), Term: f.Term().String(), Offset: f.Offset(), Size: f.Size(), Time: f.Time(),
 			Chain: fmt.Sprintf("%08x", f.Chain()), Records: f.RecordCount(),
 		}
-		if c.Bool("records") {
-			for r := range f.Records() {
+		for r := range f.Records() {
+			if r.Type == state.RecordMessage {
+				d.Messages++
+			}
+			if c.Bool("records") {
 				d.Detail = append(d.Detail, dumpRecord(r))
 			}
 		}
@@ -144,8 +182,9 @@ func (t *tool) dumpFrames(c *cli.Context, r replicaFolder, next *ids.Index, left
 		if err != nil {
 			return err
 		}
-		*next = f.Index() + 1
-		if *left--; *left == 0 {
+		at.next = f.Index() + 1
+		at.frames, at.records, at.messages = at.frames+1, at.records+d.Records, at.messages+d.Messages
+		if at.left--; at.left == 0 {
 			break
 		}
 	}
@@ -169,7 +208,7 @@ func dumpRecord(r commitlog.Record) dumpedRecord {
 }
 
 func (t *tool) printFrame(d dumpedFrame) error {
-	_, err := fmt.Fprintf(t.out, "%d term %s offset %d size %d records %d chain %s\n", d.Index, d.Term, d.Offset, d.Size, d.Records, d.Chain)
+	_, err := fmt.Fprintf(t.out, "%d term %s offset %d size %d records %d messages %d chain %s\n", d.Index, d.Term, d.Offset, d.Size, d.Records, d.Messages, d.Chain)
 	for _, r := range d.Detail {
 		if err == nil {
 			_, err = fmt.Fprintf(t.out, "    %s offset %d size %d %s\n", r.Type, r.Offset, r.Size, r.Text)

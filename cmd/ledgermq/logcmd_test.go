@@ -15,7 +15,8 @@ import (
 	"github.com/ledgermq/ledgermq/raftlog"
 )
 
-// makeReplica makes a replica's folder of a node below dir, whose log has n frames, all of them committed.
+// makeReplica makes a replica's folder of a node below dir, whose log has n frames, all of them committed; the last one
+// has a message.
 func makeReplica(t *testing.T, dir, node string, n int) (folder string) {
 	t.Helper()
 	cluster, group := ids.ClusterID{1}, ids.GroupID{2}
@@ -37,10 +38,15 @@ func makeReplica(t *testing.T, dir, node string, n int) (folder string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range n {
+	for i := range n {
 		b := l.NewBuilder(l.Tail(), 1, 1)
 		if _, _, ok := b.Reserve(state.RecordLeaseExtension, 1, 0, 8); !ok {
 			t.Fatal("no room")
+		}
+		if i == n-1 {
+			if _, _, ok := b.Reserve(state.RecordMessage, 1, 0, 8); !ok {
+				t.Fatal("no room")
+			}
 		}
 		if err := l.Append([]commitlog.Frame{b.Finish()}); err != nil {
 			t.Fatal(err)
@@ -107,5 +113,19 @@ func TestLogDump(t *testing.T) {
 	}
 	if got := strings.Join(frames, " "); code != 0 || got != "2 lease-extension 3 lease-extension 4 lease-extension" {
 		t.Errorf("exit code %d: %s%s", code, out, stderr)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string // on standard error
+	}{
+		{nil, 0, "5 frames, 6 records, 1 message\n"},
+		{[]string{"--from", "5"}, 0, "1 frame, 2 records, 1 message\n"},
+		{[]string{"--from", "6"}, 2, "--from 6 is beyond the log, which has 1 to 5"},
+	} {
+		code, out, stderr := runTool(t, append([]string{"log", "dump", folder}, c.args...)...)
+		if code != c.code || !strings.Contains(stderr, c.want) || strings.Count(out, "messages 1 ") > 1 {
+			t.Errorf("%v: exit code %d: %s%s", c.args, code, out, stderr)
+		}
 	}
 }
