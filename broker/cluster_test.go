@@ -206,6 +206,25 @@ func (c *cluster) master(group string) string {
 	return node
 }
 
+// awaitNoMaster returns once the controller knows that the group has no master.
+func (c *cluster) awaitNoMaster(group string) {
+	c.t.Helper()
+	cl, err := controller.Dial([]string{c.ctlAt}, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer cl.Close()
+	eventually(c.t, 20*time.Second, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		g, err := cl.GetGroup(ctx, group)
+		if err == nil && (g.GetMaster().GetLive() || g.GetMaster().GetNotHeardYet()) {
+			err = fmt.Errorf("the master of %s lives: %v", group, g.GetMaster())
+		}
+		return err
+	})
+}
+
 // startsSeen is the start counter of a node's replica that the controller heard last.
 func (c *cluster) startsSeen(group, node string) uint64 {
 	c.t.Helper()

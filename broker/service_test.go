@@ -496,3 +496,78 @@ func TestSlaveWaitsForTheNextMaster(t *testing.T) {
 		t.Errorf("the answer came after %v", took)
 	}
 }
+
+// Without a master a slave goes on serving what it has: pulls, and offsets that it holds. What needs a master is refused with the
+// code that makes clients ask again, never with "there is none", until there is a master again.
+func TestSlaveWithoutMaster(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	old := c.master("g1")
+	w := c.wire(old, "g1")
+	w.topic("T", 2)
+	w.ok(remoting.UpdateAndCreateSubscriptionGroup, []byte(`{"groupName":"cg","retryMaxTimes":5}`))
+	first := w.ok(remoting.SendMessage, []byte("x"), sendFields("T")...)
+	stored := []string{"consumerGroup", "cg", "topic", "T", "queueId", "0"}
+	w.ok(remoting.UpdateConsumerOffset, nil, append(stored, "commitOffset", "1")...)
+	w.ok(remoting.SendMessage, []byte("behind the offset"), sendFields("T", "queueId", "1")...)
+	left := c.slave("g1")
+	s := c.wire(left, "g1")
+	pulls := func(queue string) error {
+		if resp := s.call(remoting.PullMessage, nil, pullFields("cg", "T", 0, "queueId", queue)...); resp.Code != remoting.Success || len(records(t, resp.Body)) != 1 {
+			return fmt.Errorf("queue %s: code %d %q", queue, resp.Code, resp.Remark)
+		}
+		return nil
+	}
+	eventually(t, 10*time.Second, func() error { return pulls("1") }) // so it has the offset too
+	var down []string
+	for _, id := range []string{"n1", "n2", "n3"} {
+		if id != left {
+			c.kill(id)
+			down = append(down, id)
+		}
+	}
+	c.awaitNoMaster("g1")
+
+	backOffset, _ := first.Get("msgId")
+	topic := []string{"topic", "New", "defaultTopic", "TBW102", "readQueueNums", "2", "writeQueueNums", "2", "perm", "6", "topicFilterType", "SINGLE_TAG", "order", "false"}
+	batch := []string{"a", "pg", "b", "T", "c", "TBW102", "d", "4", "e", "0", "f", "0", "g", "0", "h", "0", "i", "", "m", "true"}
+	needMaster := map[string]chan *remoting.Command{
+		"send":                       s.start(remoting.SendMessage, []byte("x"), sendFields("T")...),
+		"send of version 2":          s.start(remoting.SendMessageV2, []byte("x"), batch[:len(batch)-2]...),
+		"batch":                      s.start(remoting.SendBatchMessage, []byte("x"), batch...),
+		"send back":                  s.start(remoting.ConsumerSendMsgBack, nil, "group", "cg", "offset", "0", "delayLevel", "0", "originMsgId", backOffset),
+		"commit of an offset":        s.start(remoting.UpdateConsumerOffset, nil, append(stored, "commitOffset", "1")...),
+		"offset that it has not":     s.start(remoting.QueryConsumerOffset, nil, "consumerGroup", "other", "topic", "T", "queueId", "0"),
+		"greatest offset":            s.start(remoting.GetMaxOffset, nil, "topic", "T", "queueId", "0"),
+		"least offset":               s.start(remoting.GetMinOffset, nil, "topic", "T", "queueId", "0"),
+		"offset of a time":           s.start(remoting.SearchOffsetByTimestamp, nil, "topic", "T", "queueId", "0", "timestamp", "0"),
+		"time of the oldest message": s.start(remoting.GetEarliestMsgStoreTime, nil, "topic", "T", "queueId", "0"),
+		"lock":                       s.start(remoting.LockBatchMQ, lockBody("a", 0)),
+		"unlock":                     s.start(remoting.UnlockBatchMQ, lockBody("a", 0)),
+		"topic":                      s.start(remoting.UpdateAndCreateTopic, nil, topic...),
+		"deletion of a topic":        s.start(remoting.DeleteTopicInBroker, nil, "topic", "T"),
+		"consumer group":             s.start(remoting.UpdateAndCreateSubscriptionGroup, []byte(`{"groupName":"cg2"}`)),
+	}
+	for what, answer := range needMaster {
+		if resp := <-answer; resp.Code != remoting.ServiceNotAvailable || !strings.HasPrefix(resp.Remark, "[NOT_STORED] group g1 has no master") {
+			t.Errorf("%s: code %d %q, want %d", what, resp.Code, resp.Remark, remoting.ServiceNotAvailable)
+		}
+	}
+	if got := number(t, s.ok(remoting.QueryConsumerOffset, nil, stored...), "offset"); got != 1 {
+		t.Errorf("the offset that the slave holds is %d, want 1", got)
+	}
+	for _, queue := range []string{"0", "1"} {
+		if err := pulls(queue); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, id := range down {
+		c.start(id)
+	}
+	eventually(t, 20*time.Second, func() error {
+		if resp := s.call(remoting.SendMessage, []byte("x"), sendFields("T")...); resp.Code != remoting.Success {
+			return fmt.Errorf("with a master again: code %d %q", resp.Code, resp.Remark)
+		}
+		return nil
+	})
+}
