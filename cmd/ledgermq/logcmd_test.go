@@ -15,8 +15,8 @@ import (
 	"github.com/ledgermq/ledgermq/raftlog"
 )
 
-// makeReplica makes a replica's folder of a node below dir, whose log has n frames, all of them committed; the last one
-// has a message.
+// makeReplica makes a replica's folder of a node below dir, whose log has n frames, all of them committed; the first
+// one has a message.
 func makeReplica(t *testing.T, dir, node string, n int) (folder string) {
 	t.Helper()
 	cluster, group := ids.ClusterID{1}, ids.GroupID{2}
@@ -43,7 +43,7 @@ func makeReplica(t *testing.T, dir, node string, n int) (folder string) {
 		if _, _, ok := b.Reserve(state.RecordLeaseExtension, 1, 0, 8); !ok {
 			t.Fatal("no room")
 		}
-		if i == n-1 {
+		if i == 0 {
 			if _, _, ok := b.Reserve(state.RecordMessage, 1, 0, 8); !ok {
 				t.Fatal("no room")
 			}
@@ -120,7 +120,7 @@ func TestLogDump(t *testing.T) {
 		want string // on standard error
 	}{
 		{nil, 0, "5 frames, 6 records, 1 message\n"},
-		{[]string{"--from", "5"}, 0, "1 frame, 2 records, 1 message\n"},
+		{[]string{"--from", "5"}, 0, "1 frame, 1 record, 0 messages\n"},
 		{[]string{"--from", "6"}, 2, "--from 6 is beyond the log, which has 1 to 5"},
 	} {
 		code, out, stderr := runTool(t, append([]string{"log", "dump", folder}, c.args...)...)
