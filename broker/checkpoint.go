@@ -40,7 +40,9 @@ func (r *Replica) checkpointIfDue(c raftlog.Committed) error {
 		defer r.checkpoint.busy.Store(false)
 		if err := r.writeCheckpoint(meta, clone); err != nil {
 			r.log.Error().Err(err).Msg("cannot write a checkpoint: the next start replays more of the log")
+			return
 		}
+		r.dropCutFiles()
 	}()
 	return nil
 }
@@ -67,10 +69,14 @@ func (r *Replica) lastCheckpoint() error {
 		return fmt.Errorf("read the last applied frame: %w", err)
 	}
 	meta.Term, meta.Chain = f.Term(), f.Chain()
-	return r.writeCheckpoint(meta, r.st)
+	if err := r.writeCheckpoint(meta, r.st); err != nil {
+		return err
+	}
+	r.dropCutFiles()
+	return nil
 }
 
-// writeCheckpoint makes index and state durable up to meta, then gives up the files that both no longer need.
+// writeCheckpoint makes index and state durable up to meta.
 func (r *Replica) writeCheckpoint(meta state.SnapshotMeta, st *state.State) error {
 	if meta.Index == 0 {
 		return nil
@@ -84,7 +90,7 @@ func (r *Replica) writeCheckpoint(meta state.SnapshotMeta, st *state.State) erro
 	if before := r.checkpoint.offset.Swap(int64(meta.Offset)); before < int64(meta.Offset) {
 		r.checkpoint.older.Store(before)
 	}
-	return r.dropCutFiles()
+	return nil
 }
 
 // cutTo notes the agreed front of the log. It runs on the loop.
@@ -96,11 +102,13 @@ func (r *Replica) cutTo(base ids.PhysicalOffset) {
 }
 
 // dropCutFiles removes what lies before the agreed front, as far as both of this replica's snapshots are past it: after a cut they
-// are primary data, and each of them must be enough for a start.
-func (r *Replica) dropCutFiles() error {
+// are primary data, and each of them must be enough for a start. What cannot be removed is tried again by upkeep.
+func (r *Replica) dropCutFiles() {
 	front := min(r.checkpoint.cut.Load(), r.checkpoint.older.Load()&^(r.clog.SegmentSize()-1))
 	if ids.PhysicalOffset(front) <= r.clog.FirstOffset() {
-		return nil
+		return
 	}
-	return errors.Join(r.idx.CutFront(ids.PhysicalOffset(front)), r.clog.CutFront(ids.PhysicalOffset(front)))
+	if err := errors.Join(r.idx.CutFront(ids.PhysicalOffset(front)), r.clog.CutFront(ids.PhysicalOffset(front))); err != nil {
+		r.log.Error().Err(err).Msg("segments that the group gave up cannot be removed")
+	}
 }

@@ -59,9 +59,7 @@ func (r *Replica) upkeep() {
 		if err := r.mendIndex(); err != nil {
 			r.log.Error().Err(err).Msg("a part of the queue index cannot be rebuilt")
 		}
-		if err := r.dropCutFiles(); err != nil {
-			r.log.Error().Err(err).Msg("segments that the group gave up cannot be removed")
-		}
+		r.dropCutFiles()
 		if err := r.retain(r.now()); err != nil && r.ctx.Err() == nil {
 			r.log.Error().Err(err).Msg("old segments cannot be given up")
 		}

@@ -3,16 +3,39 @@ package broker_test
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/ledgermq/ledgermq/broker"
+	"github.com/ledgermq/ledgermq/internal/vfs"
 	"github.com/ledgermq/ledgermq/remoting"
 )
+
+// lockedBuffer takes the log lines of several nodes.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
 
 // groupDir is the folder of a node's only replica.
 func (c *cluster) groupDir(node string) string {
@@ -147,10 +170,19 @@ func TestDerivedFilesCanBeDeleted(t *testing.T) {
 }
 
 // Old segments go when the group agrees, the least offsets move with them, and the state's snapshots are primary data from
-// then on: a replica that lost both says so and does not serve.
+// then on: a replica that lost both says so and does not serve. A file of the index that cannot be removed stops none of it.
 func TestRetention(t *testing.T) {
 	t.Parallel()
-	c := newTunedCluster(t, func(o *broker.NodeOptions) { o.RetentionBytes = 20 << 20 }, "g1")
+	var log lockedBuffer
+	stuck := vfs.Inject(vfs.OS, func(op vfs.Op, name string, _ int64, _ int) error {
+		if op == vfs.OpRemove && strings.HasSuffix(name, "/index/00000000000000000000.idx") {
+			return io.ErrNoProgress
+		}
+		return nil
+	})
+	c := newTunedCluster(t, func(o *broker.NodeOptions) {
+		o.RetentionBytes, o.FS, o.Logger = 20<<20, stuck, zerolog.New(&log)
+	}, "g1")
 	w := c.wire(c.master("g1"), "g1")
 	w.topic("T", 4)
 	w.fill(0, 60, 1<<20)
@@ -175,6 +207,9 @@ func TestRetention(t *testing.T) {
 			}
 			return nil
 		})
+	}
+	if told := log.String(); !strings.Contains(told, "segments that the group gave up cannot be removed") || strings.Contains(told, "cannot write a checkpoint") {
+		t.Errorf("a file of the index cannot be removed, and the log says:\n%s", told)
 	}
 	node := c.slave("g1")
 	c.stop(node)
