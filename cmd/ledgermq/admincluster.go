@@ -109,7 +109,7 @@ func viewGroup(g *pb.Group) groupView {
 			Node: r.GetNodeId(), Replica: r.GetReplicaId(), Slot: r.GetSlot(), Voter: r.GetVoter(), Live: r.GetLive(),
 			Role: roleName(r), Term: ids.Term(rep.GetTerm()).String(), Last: rep.GetLastIndex(),
 			Commit: rep.GetCommit(), Applied: rep.GetApplied(), EndOffset: rep.GetEndOffset(), BehindBytes: -1,
-			Client: r.GetClientAddress(), Peer: r.GetPeerAddress(), Parked: rep.GetParked(), Poisoned: rep.GetPoisoned(), Lost: r.GetLost(),
+			Client: r.GetClientAddress(), Peer: r.GetPeerAddress(), Parked: plain(rep.GetParked()), Poisoned: plain(rep.GetPoisoned()), Lost: plain(r.GetLost()),
 		}
 		if masterEnd >= 0 && rep != nil {
 			view.BehindBytes = max(0, masterEnd-rep.GetEndOffset())

@@ -54,6 +54,9 @@ func prepare(commands []*cli.Command) {
 }
 
 func badUsage(c *cli.Context, err error, _ bool) error {
+	if c.Command.HelpName == "" || c.Command.HelpName == c.App.Name {
+		return usagef("%v; see --help", err)
+	}
 	return usagef("%s: %v; see --help", c.Command.HelpName, err)
 }
 
@@ -63,7 +66,11 @@ func unknownCommand(c *cli.Context) error {
 	if c.Command != nil && c.Command.HelpName != "" {
 		name = c.Command.HelpName
 	}
-	if c.Args().Present() {
+	root := name == c.App.Name
+	switch {
+	case c.Args().Present() && root:
+		return usagef("no command %q; see %s --help", c.Args().First(), name)
+	case c.Args().Present():
 		return usagef("%s has no command %q; see %s --help", name, c.Args().First(), name)
 	}
 	var err error
@@ -74,6 +81,9 @@ func unknownCommand(c *cli.Context) error {
 	}
 	if err != nil {
 		return err
+	}
+	if root {
+		return usagef("which command?")
 	}
 	return usagef("%s: which command?", name)
 }

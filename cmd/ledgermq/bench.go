@@ -190,7 +190,7 @@ func (b *bench) run(ctx context.Context, steps []benchStep) benchResult {
 	r.P50Micros, r.P99Micros = h.quantile(0.5).Microseconds(), h.quantile(0.99).Microseconds()
 	r.P999Micros, r.MaxMicros = h.quantile(0.999).Microseconds(), h.max.Microseconds()
 	if err := b.last.Load(); err != nil {
-		r.LastError = (*err).Error()
+		r.LastError = oneLine(*err)
 	}
 	return r
 }

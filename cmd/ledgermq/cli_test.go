@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"flag"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,12 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
-
-	"github.com/urfave/cli/v2"
-
-	"github.com/ledgermq/ledgermq/broker"
-	"github.com/ledgermq/ledgermq/client"
 )
 
 // oneRun is held while a command line runs in this process: the library sets a help flag that all its apps share.
@@ -119,6 +110,7 @@ func TestBadInput(t *testing.T) {
 		{[]string{"admin", "consumer", "reset", "G", "--topic", "T", "--to", "soon"}, 2, `--to "soon": use first or earliest`},
 		{[]string{"admin", "consumer", "reset", "G", "--to", "first"}, 2, "which topic"},
 		{[]string{"produce"}, 2, "want a topic"},
+		{[]string{"produce", "T", "x", "--timeout", "0"}, 2, "--timeout 0s: use more than 0"},
 		{[]string{"produce", "a b", "x"}, 2, "topic name"},
 		{[]string{"consume", "T", "--from", "middle"}, 2, "use first or last"},
 		{[]string{"consume", "T", "--group", "a b"}, 2, "--group"},
@@ -137,8 +129,8 @@ func TestBadInput(t *testing.T) {
 			if code != c.code || !strings.Contains(last, c.want) {
 				t.Errorf("exit code %d, want %d; stderr:\n%s\nwant %q", code, c.code, stderr, c.want)
 			}
-			if !strings.HasPrefix(last, "ledgermq: ") {
-				t.Errorf("the message is more than a line:\n%s", stderr)
+			if !strings.HasPrefix(last, "ledgermq: ") || strings.HasPrefix(last, "ledgermq: ledgermq") || strings.Contains(last, "  ") {
+				t.Errorf("the message is more than a line, or doubles a word:\n%s", stderr)
 			}
 		})
 	}
@@ -198,281 +190,6 @@ func TestSettingsOrder(t *testing.T) { // not parallel: it sets environment vari
 	}
 }
 
-// TestPlanHasNoCollisions lays out clusters of many shapes and looks for a port that two things have.
-func TestPlanHasNoCollisions(t *testing.T) {
-	t.Parallel()
-	for _, base := range []int{0, 20000} {
-		for _, nodes := range []int{1, 3, 5, 16} {
-			for _, groups := range []int{1, 3, 64} {
-				for _, controllers := range []int{1, 3} {
-					p := devPlan{PortBase: base, Nodes: nodes, Groups: groups, Controllers: controllers, Namesrvs: 3, Mode: "1-1", SegmentSize: 64 << 20}
-					if err := p.fill("/d"); err != nil {
-						t.Fatal(err)
-					}
-					checkPlan(t, p)
-				}
-			}
-		}
-	}
-}
-
-func checkPlan(t *testing.T, p devPlan) {
-	t.Helper()
-	owner := make(map[int]string)
-	take := func(port int, who string) {
-		if port < p.PortBase || owner[port] != "" {
-			t.Errorf("base %d, %d nodes: port %d of %s belongs to %s", p.PortBase, p.Nodes, port, who, owner[port])
-		}
-		owner[port] = who
-	}
-	for _, m := range p.Members {
-		for name, port := range m.Ports {
-			take(port, m.ID+" "+name)
-		}
-		if m.Role == "broker" {
-			if m.Clients[1]-m.Clients[0]+1 < p.Groups {
-				t.Errorf("%s has %v for %d groups", m.ID, m.Clients, p.Groups)
-			}
-			for port := m.Clients[0]; port <= m.Clients[1]; port++ {
-				take(port, m.ID+" client")
-			}
-		}
-	}
-	want := p.PortBase
-	if want == 0 {
-		want = usualNamesrvPort
-		if owner[usualBrokerPort] != "n1 client" {
-			t.Errorf("port %d belongs to %q", usualBrokerPort, owner[usualBrokerPort])
-		}
-	}
-	if owner[want] != "ns1 remoting" {
-		t.Errorf("port %d belongs to %q, want the name server", want, owner[want])
-	}
-}
-
-// TestPlanKeepsItsShape holds that a cluster's folder remembers what it was made with.
-func TestPlanKeepsItsShape(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	first := devPlan{PortBase: 20000, Nodes: 5, Groups: 2, Controllers: 1, Namesrvs: 1, Mode: "2-3", SegmentSize: 64 << 20}
-	if err := first.settle(dir, func(string) bool { return false }); err != nil {
-		t.Fatal(err)
-	}
-	if err := first.save(dir); err != nil {
-		t.Fatal(err)
-	}
-	again := devPlan{Nodes: 3, Groups: 3, Controllers: 1, Namesrvs: 1, Mode: "2-3", SegmentSize: 64 << 20}
-	if err := again.settle(dir, func(string) bool { return false }); err != nil {
-		t.Fatal(err)
-	}
-	if fmt.Sprint(again) != fmt.Sprint(first) {
-		t.Errorf("got %+v, want %+v", again, first)
-	}
-	other := devPlan{Nodes: 4, Groups: 2, Controllers: 1, Namesrvs: 1, Mode: "2-3", SegmentSize: 64 << 20}
-	err := other.settle(dir, func(flag string) bool { return flag == "nodes" })
-	if err == nil || !strings.Contains(err.Error(), "was made with 5") {
-		t.Errorf("another shape was taken: %v", err)
-	}
-
-	// What brokers create by themselves is part of it.
-	dir = t.TempDir()
-	first.setCreates("auto-create-topic", false)
-	if err := first.save(dir); err != nil {
-		t.Fatal(err)
-	}
-	again.setCreates("auto-create-group", false)
-	if err := again.settle(dir, func(string) bool { return false }); err != nil {
-		t.Fatal(err)
-	}
-	if again.creates("auto-create-topic") || !again.creates("auto-create-group") || fmt.Sprint(again.Extra) != "[--auto-create-topic=false]" {
-		t.Errorf("flags of brokers: %v, want those of the folder, %v", again.Extra, first.Extra)
-	}
-	again.setCreates("auto-create-topic", true)
-	err = again.settle(dir, func(flag string) bool { return flag == "auto-create-topic" })
-	if err == nil || !strings.Contains(err.Error(), "was made with false") {
-		t.Errorf("another --auto-create-topic was taken: %v", err)
-	}
-}
-
-// TestPlanIsNew holds that a cluster with a replica is never taken for a new one, whatever its folder is called.
-func TestPlanIsNew(t *testing.T) {
-	t.Parallel()
-	data := filepath.Join(t.TempDir(), "[odd*", "n1")
-	p := devPlan{Members: []devMember{{ID: "c1", Role: "controller"}, {ID: "n1", Role: "broker", Data: data}}}
-	if !p.isNew() {
-		t.Error("without a folder it is not new")
-	}
-	replica := filepath.Join(data, "groups", "ab")
-	if err := os.MkdirAll(replica, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if !p.isNew() {
-		t.Error("without a replica it is not new")
-	}
-	if err := os.WriteFile(filepath.Join(replica, "replica.json"), []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if p.isNew() {
-		t.Error("with a replica it is new")
-	}
-}
-
-// TestNotReady holds what dev start reads from /readyz: whether masters are all that is missing.
-func TestNotReady(t *testing.T) {
-	t.Parallel()
-	other, none := errors.New("no replica yet"), typedReady(fmt.Errorf("group g1: %w", broker.ErrNoMaster))
-	for _, c := range []struct {
-		err  error
-		want string
-		only bool
-	}{
-		{none, "not ready: no-master: group g1: no master known", true},
-		{errors.Join(none, none), "not ready: no-master: group g1: no master known; group g1: no master known", true},
-		{errors.Join(none, other), "not ready: group g1: no master known; no replica yet", false},
-		{typedReady(other), "not ready: no replica yet", false},
-	} {
-		text := notReady(c.err)
-		if text != c.want {
-			t.Errorf("got %q, want %q", text, c.want)
-		}
-		got := fmt.Errorf("n1: not ready: %w", readyAnswer(text+"\n"))
-		if onlyNoMaster(got) != c.only {
-			t.Errorf("%q: masters only: %v", text, !c.only)
-		}
-	}
-}
-
-// TestClientPortsAreKept holds that a replica has the same client port after a restart, that two never share one, and that a
-// full range is refused.
-func TestClientPortsAreKept(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	first := free.Addr().(*net.TCPAddr).Port
-	free.Close()
-	addr := fmt.Sprintf("127.0.0.1:%d-%d", first, first)
-	open := func() *clientPorts {
-		p, err := newClientPorts("", addr, "", dir, security{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	p := open()
-	l, advertise, err := p.Listen("g1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := fmt.Sprintf("127.0.0.1:%d", first); advertise != want {
-		t.Errorf("advertised %s, want %s", advertise, want)
-	}
-	if _, _, err := p.Listen("g2"); err == nil || !strings.Contains(err.Error(), "widen the range") {
-		t.Errorf("a second group in a range of one port: %v", err)
-	}
-	l.Close()
-	p = open()
-	if _, _, err := p.Listen("g2"); err == nil {
-		t.Error("after a restart another group took the port of g1")
-	}
-	l, _, err = p.Listen("g1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-}
-
-// TestClusterFileIsReplaced holds that changes by two processes do not lose each other.
-func TestClusterFileIsReplaced(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	f := clusterFile{Version: 1, ClusterID: "x", Namesrv: []string{"127.0.0.1:1"}}
-	for i := range 8 {
-		f.Members = append(f.Members, clusterMember{ID: fmt.Sprintf("n%d", i), Role: "broker", Ports: map[string]int{}})
-	}
-	if err := f.write(dir); err != nil {
-		t.Fatal(err)
-	}
-	errs := make(chan error, len(f.Members))
-	for i := range f.Members {
-		go func() {
-			errs <- changeClusterFile(dir, func(f *clusterFile) (bool, error) {
-				f.Members[i].PID = i + 1
-				return true, nil
-			})
-		}()
-	}
-	for range f.Members {
-		if err := <-errs; err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := readClusterFile(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, m := range got.Members {
-		if m.PID != i+1 {
-			t.Errorf("member %d has pid %d: a change was lost", i, m.PID)
-		}
-	}
-}
-
-// TestResetPlaces holds what --to of consumer reset means.
-func TestResetPlaces(t *testing.T) {
-	t.Parallel()
-	at := time.Date(2026, 11, 29, 10, 0, 0, 0, time.UTC)
-	for text, want := range map[string]resetTarget{
-		"first": {end: "first"}, "earliest": {end: "first"}, "last": {end: "last"}, "latest": {end: "last"},
-		"0": {isOffset: true}, "999999999999": {isOffset: true, offset: 999999999999},
-		"1795946400000": {at: at}, "2026-11-29T10:00:00Z": {at: at}, "2026-11-29T12:00:00+02:00": {at: at},
-	} {
-		got, err := parseResetTarget(text)
-		if err != nil || got.end != want.end || got.isOffset != want.isOffset || got.offset != want.offset || !got.at.Equal(want.at) {
-			t.Errorf("%s: %+v, %v", text, got, err)
-		}
-	}
-	for _, text := range []string{"-1", "yesterday", "2026-11-29", "1e3"} {
-		if got, err := parseResetTarget(text); err == nil {
-			t.Errorf("%s is taken: %+v", text, got)
-		}
-	}
-}
-
-// TestFailuresAreToldOnce holds that a change which every broker group refuses for one reason is not told that often.
-func TestFailuresAreToldOnce(t *testing.T) {
-	t.Parallel()
-	no := func(addr string) error { return &client.CodeError{Op: "X", Addr: addr, Code: 29, Remark: "no"} }
-	var out bytes.Buffer
-	tool := &tool{streams: streams{out: &out}}
-	err := tool.reportGroups(cli.NewContext(cli.NewApp(), flag.NewFlagSet("", flag.ContinueOnError), nil),
-		[]client.GroupResult{{Group: "g1", Err: no("a:1")}, {Group: "g2"}, {Group: "g3", Err: no("a:3")}, {Group: "g4", Err: client.ErrNoMaster}}, errors.New("all"))
-	want := "failed in 3 of 4 broker groups: no (code 29); the broker group has no master"
-	if err == nil || err.Error() != want || strings.Count(out.String(), "no (code 29)") != 2 {
-		t.Errorf("got %v, want %s\n%s", err, want, out.String())
-	}
-}
-
-// TestWaitingIsToldOnce holds what consume says while a group cannot be read: one line per change.
-func TestWaitingIsToldOnce(t *testing.T) {
-	t.Parallel()
-	var errs bytes.Buffer
-	tool := &tool{streams: streams{err: &errs}}
-	told := map[string]string{}
-	for _, w := range []map[string]error{
-		{}, {"g1": client.ErrNoMaster}, {"g1": client.ErrNoMaster}, {"g1": fmt.Errorf("x: %w", client.ErrNoMaster), "g2": errors.New("broken")},
-		{"g2": errors.New("broken")}, {}, {},
-	} {
-		told = tool.tellChanges(told, w)
-	}
-	want := "waiting: group g1 has no master\nwaiting: group g2: broken\ngoing on: group g1 is there again\ngoing on: group g2 is there again\n"
-	if errs.String() != want {
-		t.Errorf("got\n%swant\n%s", errs.String(), want)
-	}
-}
-
 // TestVersion holds the JSON that docs/cli.md describes.
 func TestVersion(t *testing.T) {
 	t.Parallel()
@@ -501,6 +218,9 @@ func TestServerServes(t *testing.T) {
 		"--http", "127.0.0.1:0", "--data", t.TempDir()}, streams{in: strings.NewReader(""), out: &out, err: &errs})
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, errs.String())
+	}
+	if log := errs.String(); !strings.Contains(log, `"message":"started"`) || !strings.Contains(log, `"message":"stopped"`) || strings.Contains(log, `"message":"serving"`) {
+		t.Errorf("the log of a process that ended before it could serve:\n%s", log)
 	}
 }
 

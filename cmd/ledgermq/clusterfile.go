@@ -33,7 +33,10 @@ type clusterMember struct {
 	Data    string         `json:"data"`
 }
 
-const clusterFileName = "cluster.json"
+const (
+	clusterFileName = "cluster.json"
+	clusterLockName = "cluster.lock" // held while the file is changed
+)
 
 func readClusterFile(dir string) (clusterFile, error) {
 	var f clusterFile
@@ -60,10 +63,10 @@ func (f clusterFile) write(dir string) error {
 // anything. The lock is held for as long as a small file takes to write, so waiting for it is bounded by 5 s.
 func changeClusterFile(dir string, change func(f *clusterFile) (bool, error)) error {
 	deadline := time.Now().Add(5 * time.Second)
-	lock, err := vfs.OS.Lock(filepath.Join(dir, "cluster.lock"))
+	lock, err := vfs.OS.Lock(filepath.Join(dir, clusterLockName))
 	for errors.Is(err, vfs.ErrLocked) && time.Now().Before(deadline) {
 		time.Sleep(5 * time.Millisecond)
-		lock, err = vfs.OS.Lock(filepath.Join(dir, "cluster.lock"))
+		lock, err = vfs.OS.Lock(filepath.Join(dir, clusterLockName))
 	}
 	if err != nil {
 		return fmt.Errorf("cluster.json: %w", err)

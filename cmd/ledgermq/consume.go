@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -98,9 +99,9 @@ const waitingEvery = time.Second
 // tellWaiting says on standard error for which broker groups a command waits, once per change, until the function that it
 // returns is called.
 func (t *tool) tellWaiting(waiting func() map[string]error) (stop func()) {
-	end, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
+	end := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
 		tick := time.NewTicker(waitingEvery)
 		defer tick.Stop()
 		told := map[string]string{}
@@ -112,8 +113,8 @@ func (t *tool) tellWaiting(waiting func() map[string]error) (stop func()) {
 				return
 			}
 		}
-	}()
-	return func() { close(end); <-ended }
+	})
+	return func() { close(end); watch.Wait() }
 }
 
 // tellChanges says what differs from what was told, and returns what is told now.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -86,10 +87,11 @@ func (t *tool) dev(c *cli.Context) error {
 	if err := plan.settle(dir, c.IsSet); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "log"), 0o755); err != nil {
+	unmake := unmakeFolder(dir)
+	if err := os.MkdirAll(filepath.Join(dir, devLogName), 0o755); err != nil {
 		return fmt.Errorf("data folder: %w", err)
 	}
-	lock, err := vfs.OS.Lock(filepath.Join(dir, devLockName))
+	lock, err := lockDev(c.Context, dir)
 	if errors.Is(err, vfs.ErrLocked) {
 		return fmt.Errorf("data folder %s is in use by another dev cluster; end that one, or use another --data folder", dir)
 	}
@@ -100,6 +102,8 @@ func (t *tool) dev(c *cli.Context) error {
 	if err := os.Remove(filepath.Join(dir, clusterFileName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err // an old one would tell others that this cluster serves already
 	}
+	_, err = os.Stat(filepath.Join(dir, devPlanName))
+	fresh := errors.Is(err, os.ErrNotExist)
 	if err := plan.save(dir); err != nil {
 		return err
 	}
@@ -113,7 +117,46 @@ func (t *tool) dev(c *cli.Context) error {
 		}
 		world = &devInProcess{plan: plan, dir: dir, log: log, profiles: c.Bool("pprof")}
 	}
-	return t.runDev(c.Context, world, plan, dir, temporary)
+	served, err := t.runDev(c.Context, world, plan, dir, temporary)
+	if !served && fresh && plan.isNew() {
+		clearDev(plan, dir)
+		unmake()
+	}
+	return err
+}
+
+// lockTries bounds, at 20 ms each, how long dev tries to lock a folder. Members of a dev cluster that has just ended hold the
+// lock for a moment to see whether it lives.
+const lockTries = 50
+
+func lockDev(ctx context.Context, dir string) (lock io.Closer, err error) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for range lockTries {
+		lock, err = vfs.OS.Lock(filepath.Join(dir, devLockName))
+		if !errors.Is(err, vfs.ErrLocked) {
+			return lock, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return nil, err
+}
+
+// clearDev removes what a new cluster that came to no replica has made, so that its folder does not keep a shape that nobody
+// saw. The logs stay where there are some.
+func clearDev(plan devPlan, dir string) {
+	for _, m := range plan.Members {
+		if m.Data != "" {
+			os.RemoveAll(m.Data)
+		}
+	}
+	for _, name := range []string{devPlanName, clusterFileName, clusterLockName, devLogName, devLockName} {
+		os.Remove(filepath.Join(dir, name))
+	}
 }
 
 // devWorld runs the members of a plan, in this process or as processes of their own.
@@ -131,10 +174,11 @@ type devWorld interface {
 	stop() error
 }
 
-func (t *tool) runDev(ctx context.Context, w devWorld, plan devPlan, dir string, temporary bool) error {
+// runDev runs the cluster until ctx ends. served tells whether it came so far that it served.
+func (t *tool) runDev(ctx context.Context, w devWorld, plan devPlan, dir string, temporary bool) (served bool, err error) {
 	began := time.Now()
 	if err := w.start(); err != nil {
-		return errors.Join(err, w.stop())
+		return false, errors.Join(err, w.stop())
 	}
 	starting, cancel := context.WithTimeout(ctx, devStartLimit)
 	defer cancel()
@@ -143,19 +187,23 @@ func (t *tool) runDev(ctx context.Context, w devWorld, plan devPlan, dir string,
 		if ctx.Err() != nil { // the user ended it
 			err = nil
 		}
-		return errors.Join(err, w.stop())
+		return false, errors.Join(err, w.stop())
 	}
 	t.printDev(plan, groups, dir, temporary, time.Since(began))
 	if err := t.firstMessage(starting, plan); err != nil {
-		return errors.Join(fmt.Errorf("the first message: %w", err), w.stop())
+		return true, errors.Join(fmt.Errorf("the first message: %w", err), w.stop())
 	}
 	fmt.Fprintln(t.out, "Ctrl-C ends it.")
 	select {
 	case <-ctx.Done():
 		fmt.Fprintln(t.err, "ending the cluster")
-		return w.stop()
+		if err := w.stop(); err != nil {
+			return true, err
+		}
+		fmt.Fprintln(t.err, "the cluster has ended")
+		return true, nil
 	case <-w.failed():
-		return errors.Join(w.err(), w.stop())
+		return true, errors.Join(w.err(), w.stop())
 	}
 }
 

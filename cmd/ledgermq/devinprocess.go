@@ -26,7 +26,7 @@ type devInProcess struct {
 func (d *devInProcess) start() error {
 	d.broken, d.stopped = make(chan struct{}), make(chan struct{})
 	d.process = newProcess(d.log)
-	if err := d.process.observe(devAddr(d.plan.Members[0].Ports["http"]), d.profiles, security{}); err != nil {
+	if err := d.process.observe("port-base: http", devAddr(d.plan.Members[0].Ports["http"]), d.profiles, security{}); err != nil {
 		return err
 	}
 	for _, role := range []string{"controller", "namesrv", "broker"} {
@@ -62,7 +62,7 @@ func (d *devInProcess) open(m devMember) (*part, error) {
 			open("port-base: controller ", security{}, d.log)
 	case "namesrv":
 		return namesrvConfig{Listen: devAddr(m.Ports["remoting"]), Controllers: d.plan.controllers()}.
-			open("port-base: name server at ", security{}, d.log)
+			open("port-base: name server", security{}, d.log)
 	}
 	return brokerConfig{
 		ID: m.ID, Dir: filepath.Clean(m.Data), Listen: devRange(m), PeerListen: devAddr(m.Ports["peer"]),

@@ -225,6 +225,7 @@ func (p *devPlan) isNew() bool {
 const (
 	devPlanName = "dev.json"
 	devLockName = "dev.lock"
+	devLogName  = "log" // folder with the logs of processes
 )
 
 // loadDevPlan returns fs.ErrNotExist when the folder has none.
@@ -249,6 +250,9 @@ func loadDevPlan(dir string) (devPlan, error) {
 func (p *devPlan) settle(dir string, isSet func(flag string) bool) error {
 	old, err := loadDevPlan(dir)
 	if errors.Is(err, fs.ErrNotExist) {
+		if err := checkForeign(dir); err != nil {
+			return err
+		}
 		return p.fill(dir)
 	}
 	if err != nil {
@@ -284,6 +288,30 @@ func (p *devPlan) settle(dir string, isSet func(flag string) bool) error {
 		p.PortBase = old.PortBase
 	}
 	return p.fill(dir)
+}
+
+// checkForeign refuses a folder without a plan that holds anything but what a dev cluster that never served leaves.
+func checkForeign(dir string) error {
+	found, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("data folder: %w", err)
+	}
+	var others []string
+	for _, f := range found {
+		if f.Name() != devLockName && f.Name() != devLogName {
+			others = append(others, f.Name())
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	if more := len(others) - 3; more > 0 {
+		others = append(others[:3], fmt.Sprintf("%d more", more))
+	}
+	return fmt.Errorf("data folder %s is not that of a dev cluster and is not empty: it has %s; use another --data folder", dir, strings.Join(others, ", "))
 }
 
 func (p *devPlan) save(dir string) error {

@@ -68,7 +68,7 @@ func (d *devProcesses) memberFlags() []string {
 	return flags
 }
 
-func memberLog(dir, id string) string { return filepath.Join(dir, "log", id+".log") }
+func memberLog(dir, id string) string { return filepath.Join(dir, devLogName, id+".log") }
 
 // startMember starts one member. A detached one is a session of its own, so that it outlives the command that started it.
 func startMember(plan devPlan, m devMember, dir string, more []string, detached bool) (*exec.Cmd, error) {
@@ -305,5 +305,5 @@ func lastLine(name string) string {
 		return err.Error()
 	}
 	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-	return lines[len(lines)-1]
+	return strings.TrimPrefix(lines[len(lines)-1], "ledgermq: ")
 }

@@ -27,6 +27,9 @@ func (t *tool) devStartCommand() *cli.Command {
 			if c.String("data") == "" {
 				return usagef("no data folder: give the cluster's with --data")
 			}
+			if c.Duration("timeout") <= 0 {
+				return usagef("--timeout %v: use more than 0", c.Duration("timeout"))
+			}
 			dir, err := filepath.Abs(c.String("data"))
 			if err != nil {
 				return err

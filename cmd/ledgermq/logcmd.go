@@ -201,7 +201,7 @@ func dumpRecord(r commitlog.Record) dumpedRecord {
 			key, _ := message.Property(m.Properties, message.KeyUniqueKey)
 			d.Text = fmt.Sprintf("%s/%d@%d %s %d bytes", m.Topic, m.QueueID, m.QueueOffset, key, len(m.Body))
 		} else {
-			d.Text = err.Error()
+			d.Text = oneLine(err)
 		}
 	}
 	return d
@@ -313,11 +313,11 @@ func verifyOnce(ctx context.Context, replicas []replicaFolder) (g verifiedGroup,
 		overtaken = overtaken || errors.Is(err, commitlog.ErrOvertaken)
 		g.Equal = false
 		if g.Fault == "" {
-			g.Fault = err.Error()
+			g.Fault = oneLine(err)
 		}
 	}
 	failReplica := func(r *verifiedReplica, err error) {
-		r.Fault = err.Error()
+		r.Fault = oneLine(err)
 		fail(fmt.Errorf("%s: %w", r.Node, err))
 	}
 	var open []openReplica

@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -61,7 +62,7 @@ func run(ctx context.Context, args []string, s streams) int {
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintf(s.err, "ledgermq: %s\n", oneLine(err))
+	fmt.Fprintf(s.err, "ledgermq: %s\n", strings.TrimPrefix(oneLine(err), "ledgermq ")) // a usage error begins with its command
 	var usage *usageError
 	if errors.As(err, &usage) {
 		return exitUsage
@@ -69,6 +70,13 @@ func run(ctx context.Context, args []string, s streams) int {
 	return exitFailed
 }
 
-func oneLine(err error) string {
-	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+// oneLine is what people get to see of an error: without line breaks, and without the names of the packages that it came
+// through, which are for those who read logs.
+func oneLine(err error) string { return plain(err.Error()) }
+
+func plain(text string) string {
+	return packageNames.ReplaceAllString(strings.ReplaceAll(strings.TrimSpace(text), "\n", "; "), "$1")
 }
+
+var packageNames = regexp.MustCompile(
+	`(^|[:;] )(?:(?:broker|client|commitlog|controller|index|message|namesrv|peer|raftlog|remoting|state|vfs): )+`)

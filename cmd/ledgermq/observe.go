@@ -42,6 +42,18 @@ func newObserver(l net.Listener, profiles bool, ready func() error, log zerolog.
 		}),
 	)
 	mux := http.NewServeMux()
+	endpoints := "/metrics   what is counted and measured, for Prometheus\n" +
+		"/healthz   whether the process answers\n/readyz    whether every part serves, else what is missing\n"
+	if profiles {
+		endpoints += "/debug/pprof/   Go's profiles\n"
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if r.URL.Path != "/" {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		fmt.Fprint(w, endpoints)
+	})
 	mux.Handle("/metrics", promhttp.HandlerFor(o.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 
 func (t *tool) produceCommand() *cli.Command {
 	return &cli.Command{
-		Name: "produce", Usage: "send messages: each BODY, or each line of standard input", ArgsUsage: "TOPIC [BODY…]",
+		Name: "produce", Usage: "send messages: each BODY, or each line of standard input that is not empty", ArgsUsage: "TOPIC [BODY…]",
 		Flags: withEnv(
 			namesrvFlag(),
 			&cli.StringFlag{Name: "tag", Usage: "`TAG` of every message"},
@@ -35,8 +36,11 @@ func (t *tool) produceCommand() *cli.Command {
 			if err := message.ValidTopic(c.Args().First()); err != nil {
 				return usagef("%v", err)
 			}
-			if c.Int("repeat") < 1 {
+			switch {
+			case c.Int("repeat") < 1:
 				return usagef("--repeat %d: use 1 or more", c.Int("repeat"))
+			case c.Duration("timeout") <= 0:
+				return usagef("--timeout %v: use more than 0", c.Duration("timeout"))
 			}
 			return t.produce(c)
 		}),
@@ -76,9 +80,15 @@ func (t *tool) produce(c *cli.Context) error {
 		}
 		return nil
 	}
+	if f, ok := t.in.(*os.File); ok && isTerminal(f) {
+		fmt.Fprintln(t.err, "each line becomes a message; Ctrl-D ends")
+	}
 	lines := bufio.NewScanner(t.in)
 	lines.Buffer(nil, message.MaxBody)
 	for lines.Scan() {
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
 		if err := send(lines.Bytes()); err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/ledgermq/ledgermq/controller"
 	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/internal/vfs"
 	"github.com/ledgermq/ledgermq/namesrv"
 )
 
@@ -199,6 +200,9 @@ func (f brokerConfig) open(prefix string, s security, log zerolog.Logger) (*part
 	})
 	if err != nil {
 		peers.Close()
+		if errors.Is(err, vfs.ErrLocked) {
+			err = fmt.Errorf("data folder %s is in use by another process; stop that one first, or use another folder", f.Dir)
+		}
 		return nil, err
 	}
 	node.Start()

@@ -157,7 +157,7 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 	if err != nil {
 		return err
 	}
-	shared := len(roles) > 1
+	shared, opened := len(roles) > 1, false
 	data := c.String("data")
 	if data == "" && (slices.Contains(roles, "controller") || slices.Contains(roles, "broker")) {
 		return usagef("no data folder: give one with --data")
@@ -173,9 +173,20 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 		namesrvs = []string{c.String("namesrv-listen")}
 	}
 
+	for _, role := range roles {
+		if role == "namesrv" {
+			continue
+		}
+		unmake := unmakeFolder(folder(role))
+		defer func() {
+			if !opened {
+				unmake()
+			}
+		}()
+	}
 	p := newProcess(log)
 	defer p.close()
-	if err := p.observe(c.String("http"), c.Bool("pprof"), s); err != nil {
+	if err := p.observe("http", c.String("http"), c.Bool("pprof"), s); err != nil {
 		return err
 	}
 	for _, role := range []string{"controller", "namesrv", "broker"} { // each may need those before it
@@ -183,7 +194,7 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 			continue
 		}
 		pre := prefix(role)
-		var opened *part
+		var next *part
 		switch role {
 		case "controller":
 			f := controllerConfig{ID: c.String(pre + "id"), Dir: folder(role), Addr: c.String(pre + "listen"),
@@ -191,11 +202,11 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 			if f.Peers, err = memberList(pre+"peers", c.String(pre+"peers")); err != nil {
 				return err
 			}
-			if opened, err = f.open(pre, s, log); err == nil && len(controllers) == 0 {
-				controllers = []string{opened.address}
+			if next, err = f.open(pre, s, log); err == nil && len(controllers) == 0 {
+				controllers = []string{next.address}
 			}
 		case "namesrv":
-			opened, err = namesrvConfig{Listen: c.String(pre + "listen"), Controllers: controllers}.open(pre+"listen", s, log)
+			next, err = namesrvConfig{Listen: c.String(pre + "listen"), Controllers: controllers}.open(pre+"listen", s, log)
 		case "broker":
 			f := brokerConfig{
 				ID: c.String(pre + "id"), Dir: folder(role), ClusterName: c.String(pre + "cluster-name"),
@@ -208,15 +219,20 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 			if err := checkBroker(pre, f, c.String(pre+"flush")); err != nil {
 				return err
 			}
-			opened, err = f.open(pre, s, log)
+			next, err = f.open(pre, s, log)
 		}
 		if err != nil {
 			return err
 		}
-		p.add(opened)
+		p.add(next)
 	}
-	log.Info().Strs("roles", roles).Int("pid", os.Getpid()).Msg("serving")
-	return errors.Join(p.wait(c.Context, c.String("while-locked")), p.close())
+	opened = true
+	log.Info().Strs("roles", roles).Int("pid", os.Getpid()).Msg("started")
+	err = errors.Join(p.wait(c.Context, c.String("while-locked")), p.close())
+	if err == nil {
+		log.Info().Strs("roles", roles).Msg("stopped")
+	}
+	return err
 }
 
 func checkBroker(prefix string, f brokerConfig, flush string) error {
@@ -262,11 +278,11 @@ type process struct {
 
 func newProcess(log zerolog.Logger) *process { return &process{log: log} }
 
-func (p *process) observe(addr string, profiles bool, s security) error {
+func (p *process) observe(flag, addr string, profiles bool, s security) error {
 	if addr == "" {
 		return nil
 	}
-	l, err := listen("http", addr, s)
+	l, err := listen(flag, addr, s)
 	if err != nil {
 		return err
 	}
@@ -296,10 +312,16 @@ func (p *process) ready() error {
 	return errors.Join(missing...)
 }
 
-// wait marks the process as serving. It returns when ctx ends, when nobody holds the lock of file any more, or when a part
-// cannot go on, which is an error.
+// unserved is how long a process may not serve until its log says what is missing.
+const unserved = 5 * time.Second
+
+// wait lets ready look at the parts, and says in the log once when they serve. It returns when ctx ends, when nobody holds the
+// lock of file any more, or when a part cannot go on, which is an error.
 func (p *process) wait(ctx context.Context, file string) error {
 	p.serving.Store(&p.parts)
+	began, told := time.Now(), false
+	look := time.NewTicker(100 * time.Millisecond)
+	defer look.Stop()
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	failed := make(chan *part)
@@ -326,11 +348,36 @@ func (p *process) wait(ctx context.Context, file string) error {
 			return nil
 		case part := <-failed:
 			return fmt.Errorf("%s: %w", part.name, part.err())
+		case <-look.C:
+			if err := p.ready(); err == nil {
+				p.log.Info().Msg("serving")
+				look.Stop()
+			} else if !told && time.Since(began) > unserved {
+				told = true
+				p.log.Info().Str("missing", oneLine(err)).Msg("not serving yet")
+			}
 		case <-ticker.C:
 			if file != "" && !isLocked(file) {
 				p.log.Info().Str("file", file).Msg("the dev process that started this one has ended")
 				return nil
 			}
+		}
+	}
+}
+
+// unmakeFolder returns what removes dir, and its parents that are not there now, as far as they are empty: a start that was
+// refused leaves no folder behind.
+func unmakeFolder(dir string) (unmake func()) {
+	var made []string
+	for ; ; dir = filepath.Dir(dir) {
+		if _, err := os.Lstat(dir); err == nil || dir == filepath.Dir(dir) {
+			break
+		}
+		made = append(made, dir)
+	}
+	return func() {
+		for _, d := range made {
+			os.Remove(d) // not when something is in it
 		}
 	}
 }
