@@ -61,6 +61,7 @@ type Replica struct {
 	reread    int64 // bytes of frames read for followers since the last turn ended
 	starved   bool  // a follower waits for more of them
 	ticks     int64
+	booted    int64 // tick in which the record in force came into force
 	lead      ids.ReplicaID
 	leading   bool
 	state     raft.StateType
@@ -243,6 +244,7 @@ func (r *Replica) install(rec EpochRecord, encoded []byte) {
 // boot builds the RawNode of the record in force, or tells why there is none.
 func (r *Replica) boot() {
 	r.rn, r.lead, r.leading, r.ownEmpty, r.state = nil, 0, false, 0, raft.StateFollower
+	r.booted = r.ticks
 	self, ok := r.record.Member(r.cfg.Replica)
 	switch {
 	case !ok:
@@ -340,12 +342,28 @@ func (r *Replica) Tick() {
 		return
 	}
 	r.guard(func() {
-		r.rn.Tick()
+		if !r.yields() {
+			r.rn.Tick()
+		}
 		for _, m := range r.sortedMembers() {
 			m.flow.tick(r, m)
 		}
 		r.refresh()
 	})
+}
+
+// firstPatience is how long a new group leaves its first election to the first of its voters, in election timeouts.
+const firstPatience = 20
+
+// yields tells whether this replica does not campaign by itself yet: in the first epoch, before any election, the voter with
+// the lowest slot goes first, which the controller tells to campaign. Otherwise a machine under load would give a new group
+// whichever master is quickest. A timer may be as late as it likes, so nothing that is safe depends on it.
+func (r *Replica) yields() bool {
+	if r.record.Epoch != 1 || r.owner.Term.Election() != 0 || r.lead != 0 || r.state != raft.StateFollower ||
+		r.ticks-r.booted >= int64(firstPatience*r.cfg.ElectionTick) {
+		return false
+	}
+	return sortedMembers(r.record.Voters)[0].ID != r.cfg.Replica
 }
 
 // Campaign starts an election at once, also while the voters hear a master. It does nothing on a master, a learner, or a
