@@ -183,21 +183,9 @@ func (c *cluster) createGroup(name string, a, m uint32) {
 }
 
 // master is the node that leads a group, as the controller knows it.
-func (c *cluster) master(group string) string {
+func (c *cluster) master(group string) (node string) {
 	c.t.Helper()
-	cl, err := controller.Dial([]string{c.ctlAt}, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer cl.Close()
-	var node string
-	eventually(c.t, 20*time.Second, func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		defer cancel()
-		g, err := cl.GetGroup(ctx, group)
-		if err != nil {
-			return err
-		}
+	c.await(group, func(g *controllerpb.Group) error {
 		if node = g.GetMaster().GetNodeId(); !g.GetMaster().GetLive() || c.nodes[node] == nil {
 			return fmt.Errorf("no live master of %s: %v", group, g.GetMaster())
 		}
@@ -206,8 +194,8 @@ func (c *cluster) master(group string) string {
 	return node
 }
 
-// awaitNoMaster returns once the controller knows that the group has no master.
-func (c *cluster) awaitNoMaster(group string) {
+// await returns once what the controller knows of the group passes is.
+func (c *cluster) await(group string, is func(*controllerpb.Group) error) {
 	c.t.Helper()
 	cl, err := controller.Dial([]string{c.ctlAt}, nil)
 	if err != nil {
@@ -218,33 +206,36 @@ func (c *cluster) awaitNoMaster(group string) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		g, err := cl.GetGroup(ctx, group)
-		if err == nil && (g.GetMaster().GetLive() || g.GetMaster().GetNotHeardYet()) {
-			err = fmt.Errorf("the master of %s lives: %v", group, g.GetMaster())
+		if err != nil {
+			return err
 		}
-		return err
+		return is(g)
+	})
+}
+
+// awaitNoMaster returns once the controller knows that the group has no master.
+func (c *cluster) awaitNoMaster(group string) {
+	c.t.Helper()
+	c.await(group, func(g *controllerpb.Group) error {
+		if m := g.GetMaster(); m.GetLive() || m.GetNotHeardYet() {
+			return fmt.Errorf("the master of %s lives: %v", group, m)
+		}
+		return nil
 	})
 }
 
 // startsSeen is the start counter of a node's replica that the controller heard last.
-func (c *cluster) startsSeen(group, node string) uint64 {
+func (c *cluster) startsSeen(group, node string) (n uint64) {
 	c.t.Helper()
-	cl, err := controller.Dial([]string{c.ctlAt}, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer cl.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	g, err := cl.GetGroup(ctx, group)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for _, r := range g.Replicas {
-		if r.NodeId == node {
-			return r.GetReport().GetStarts()
+	c.await(group, func(g *controllerpb.Group) error {
+		for _, r := range g.Replicas {
+			if r.NodeId == node {
+				n = r.GetReport().GetStarts()
+			}
 		}
-	}
-	return 0
+		return nil
+	})
+	return n
 }
 
 // slave is a node that runs and does not lead the group.
