@@ -472,3 +472,23 @@ func (c *crasher) tamper() string {
 	c.stats["tampered"]++
 	return kind
 }
+
+var errPower = errors.New("the power is off")
+
+// powerAfter lets k changes of fs through. Of the next one, a write gets half way, and then everything fails. on tells whether
+// the power is still there.
+func powerAfter(fs vfs.FS, k int) (cut vfs.FS, on func() bool) {
+	return vfs.Inject(fs, func(op vfs.Op, _ string, _ int64, n int) error {
+		switch op {
+		case vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir, vfs.OpRename, vfs.OpCreate, vfs.OpRemove:
+			k--
+		}
+		switch {
+		case k == -1 && op == vfs.OpWrite:
+			return &vfs.ShortWrite{N: n / 2, Err: errPower}
+		case k < 0:
+			return errPower
+		}
+		return nil
+	}), func() bool { return k >= 0 }
+}

@@ -800,3 +800,51 @@ func TestCutWhileRead(t *testing.T) {
 		check(t, l.Close(true))
 	}
 }
+
+// TestMetaIsDurableFirst: a start may read of meta what only the page cache has, of a write whose sync failed. What it does
+// then must not be on the disk without it.
+func TestMetaIsDurableFirst(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(l *Log) error{
+		"truncation": func(l *Log) error { return l.TruncateAfter(3) },
+		"front cut":  func(l *Log) error { return l.CutFront(64 << 10) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for k, done := 0, false; !done; k++ {
+				for seed := range uint64(4) {
+					fs := vfs.NewMem()
+					o := small(fs)
+					l := mustCreate(t, o)
+					frames := grow(t, l, 1, 20, 5000)
+					check(t, l.Close(true))
+					var failing atomic.Bool
+					o.FS = vfs.Inject(fs, func(op vfs.Op, name string, _ int64, _ int) error {
+						if failing.Load() && op == vfs.OpSync && strings.HasSuffix(name, metaName) {
+							return &vfs.LostSync{Err: errInjected}
+						}
+						return nil
+					})
+					l = mustOpen(t, o)
+					failing.Store(true)
+					if err := change(l); !errors.Is(err, errInjected) {
+						t.Fatalf("the change: %v", err)
+					}
+					fs = fs.KillProcess()
+					var on func() bool
+					o.FS, on = powerAfter(fs, k)
+					_, err := Open(o)
+					if done = on(); done {
+						check(t, err)
+					}
+					o.FS = fs.Crash(rnd(seed))
+					l, err = Open(o)
+					if err != nil {
+						t.Fatalf("step %d, seed %d: %v", k, seed, err)
+					}
+					holds(t, l, frames[l.FirstIndex()-1:l.Tail().Index])
+				}
+			}
+		})
+	}
+}
