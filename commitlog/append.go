@@ -8,21 +8,34 @@ import (
 
 var zeros [1 << 20]byte
 
-// Append writes frames behind the tail, with one vectored write per segment. Nothing is synced; readers see the frames when
-// it returns. The frames must be whole and checked, and chain on to the tail: else ErrChain, and nothing was written. Any
-// other error poisons the log.
+// Append writes frames behind the tail, with one vectored write per segment. They are durable after the next Sync; readers see
+// them when Append returns. The frames must be whole and checked, and chain on to the tail: else ErrChain, and nothing was
+// written. Any other error poisons the log.
+//
+// One frame behind a synced tail is one write. More than that, of frames or with a new segment, is a batch: a power cut before
+// Sync may keep any part of it, so Append first notes durably in meta how far it reaches, and Sync takes that back. That costs
+// two more syncs.
 func (l *Log) Append(frames []Frame) error {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
 	if err := l.writable(); err != nil {
 		return err
 	}
-	t := l.tail // only the writer changes it
+	t := l.tail // only the writer changes it, and synced
+	writes := int(t.Index - l.synced.Index)
 	for _, f := range frames {
 		if err := l.follows(t, f); err != nil {
 			return err
 		}
+		if writes++; f.Offset() != t.Offset {
+			writes++ // the pad marker and the header of a segment
+		}
 		t = t.After(f)
+	}
+	if writes > 1 {
+		if err := l.markBatch(t.Offset); err != nil {
+			return err
+		}
 	}
 	var added []*segment
 	seg, t := l.segs[len(l.segs)-1], l.tail
@@ -68,6 +81,21 @@ func (l *Log) Append(frames []Frame) error {
 		return l.poisoned("write", err)
 	}
 	l.publish(frames, added)
+	return nil
+}
+
+// markBatch notes that all from the durable bound to end may be written in part only; wmu is held.
+//
+// Invariant: while more than one write is not synced, the newest slot of meta has the bound before the first of them and batchEnd
+// at or behind the last one. Nothing behind that bound was reported as synced.
+func (l *Log) markBatch(end ids.PhysicalOffset) error {
+	if end <= l.batchEnd {
+		return nil
+	}
+	if err := l.updateMeta(false, func(m *metaRecord) { m.batchEnd = end }); err != nil {
+		return err
+	}
+	l.batchEnd = end
 	return nil
 }
 
@@ -117,8 +145,8 @@ func (l *Log) note(seg *segment, term ids.Term, index ids.Index, ref Ref) {
 	l.recent.put(index, ref)
 }
 
-// Sync makes durable what Append wrote: the segments that it touched, and the directory when a segment was added. When it
-// fails the log is poisoned and the sync never repeated.
+// Sync makes durable what Append wrote: the segments that it touched, the directory when a segment was added, and the durable
+// bound when it was a batch. When it fails the log is poisoned and the sync never repeated.
 func (l *Log) Sync() error {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
@@ -149,7 +177,12 @@ func (l *Log) sync() error {
 	l.mu.Lock()
 	l.synced = l.tail
 	l.mu.Unlock()
-	return nil
+	if l.batchEnd == 0 {
+		return nil
+	}
+	// The mark goes before anybody hears that the batch is durable: from then on a bad frame in it is damage.
+	l.batchEnd = 0
+	return l.updateMeta(false, func(*metaRecord) {})
 }
 
 // recent knows the references of the last frames, which are those that replication asks for.

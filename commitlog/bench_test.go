@@ -116,8 +116,8 @@ func BenchmarkOpen(b *testing.B) {
 			l := mustCreate(b, o)
 			for l.Tail().Offset < 256<<20 {
 				grow(b, l, 1, 1, 256<<10)
+				check(b, l.Sync())
 			}
-			check(b, l.Sync())
 			if checkpoint {
 				check(b, l.Checkpoint(nil))
 			}

@@ -44,7 +44,7 @@ func TestCrashLoop(t *testing.T) {
 		return
 	}
 	// The loop is worth something only while it reaches the places that it is for.
-	for _, k := range []string{"open ok", "power cut", "kill -9", "poisoned", "tampered", "damage", "completed truncation", "front cut", "open failed and went well"} {
+	for _, k := range []string{"open ok", "power cut", "kill -9", "poisoned", "tampered", "damage", "completed truncation", "front cut", "torn batch", "open failed and went well"} {
 		if total[k] < 5 {
 			t.Errorf("%q was reached %d times only", k, total[k])
 		}
@@ -70,8 +70,9 @@ type crasher struct {
 	starts uint64
 	owners [][]byte // those that may be stored
 
-	present  ids.Index // must be there unless the power is cut
-	unsynced int       // frames that a power cut may lose, of how many writes: only several can leave a hole
+	present ids.Index // must be there unless the power is cut
+	batch   bool      // more than one write was not synced when the power went
+	cut     []Frame   // removed by a truncation that failed after its intent was in one slot of meta, or in both
 }
 
 var errInjected = syscall.EIO
@@ -107,7 +108,7 @@ func (c *crasher) arm(oneIn, within int) {
 func (c *crasher) fresh() error {
 	c.fs = vfs.NewMem()
 	c.w = newTwin(c.r)
-	c.starts, c.present, c.unsynced, c.owners = 0, 0, 0, [][]byte{[]byte("owner")}
+	c.starts, c.present, c.batch, c.cut, c.owners = 0, 0, false, nil, [][]byte{[]byte("owner")}
 	c.o = small(vfs.Inject(c.fs, c.rule))
 	c.o.KeepSpare = []int{-1, 1, 2}[c.r.IntN(3)]
 	c.arm(2, 15)
@@ -168,18 +169,20 @@ func (c *crasher) open() (*Log, error) {
 	if tampered != "" {
 		allowed.damage = true
 	}
-	if tampered == "log" {
-		// A flipped bit in the last frame above the durable bound can not be told from a torn write.
-		if m, _, err := readMeta(c.fs, c.o.Dir); err == nil {
-			c.w.synced = min(c.w.synced, m.BoundIndex)
+	if tampered == "log" || tampered == flippedLog {
+		// Damage to the end of the log, above the durable bound, can not be told from a torn write. One flipped bit can not
+		// cost more than the last frame.
+		if m, _, err := readMeta(c.fs, c.o.Dir); err == nil && m.BoundIndex < c.w.synced {
+			if tampered == flippedLog {
+				c.w.synced--
+			} else {
+				c.w.synced = m.BoundIndex
+			}
 		}
 		c.present = 0
 	}
 	if *trace {
-		fmt.Printf("open: first %d last %d synced %d present %d unsynced %d tampered %q\n", c.w.first, c.w.last(), c.w.synced, c.present, c.unsynced, tampered)
-	}
-	if c.unsynced > 1 {
-		allowed.damage = true // several writes that were lost in part: a hole before a valid frame can not be told from damage
+		fmt.Printf("open: first %d last %d synced %d present %d batch %v tampered %q\n", c.w.first, c.w.last(), c.w.synced, c.present, c.batch, tampered)
 	}
 	for try := 0; ; try++ {
 		if c.fault = -1; try < 2 {
@@ -202,11 +205,14 @@ func (c *crasher) open() (*Log, error) {
 				}
 				c.o.FS = vfs.Inject(c.fs, c.rule)
 				continue
+			case errors.Is(err, ErrNotCreated) && c.starts == 0:
+				// The end of the creation was never durable. It would be repeated.
+				return nil, nil
 			case (errors.As(err, &d) || errors.Is(err, ErrMetaLost)) && allowed.damage:
 				c.stats["damage"]++
 				return nil, nil
 			}
-			return nil, fmt.Errorf("open after %v (unsynced %d, tampered %q): %w", c.stats, c.unsynced, tampered, err)
+			return nil, fmt.Errorf("open after %v (batch %v, tampered %q): %w", c.stats, c.batch, tampered, err)
 		}
 		c.fault = -1
 		named, err := c.compare(l, tampered)
@@ -235,6 +241,12 @@ func (c *crasher) compare(l *Log, tampered string) (named bool, err error) {
 		w.first = l.FirstIndex()
 	}
 	last := l.Tail().Index
+	if tampered == "meta" && last > w.last() {
+		w.frames = append(w.frames, c.cut...) // the slot with the intent is gone
+	}
+	if c.batch && last < w.last() {
+		c.stats["torn batch"]++
+	}
 	if last < max(w.synced, c.present) || last > w.last() {
 		return false, fmt.Errorf("tail %d; %d were synced, %d must be present, %d were written", last, w.synced, c.present, w.last())
 	}
@@ -280,7 +292,7 @@ func (c *crasher) compare(l *Log, tampered string) (named bool, err error) {
 		return false, fmt.Errorf("synced %d of %d after the start", i, last)
 	}
 	c.owners, c.starts = [][]byte{m.Owner}, m.Starts
-	w.synced, c.present, c.unsynced = last, 0, 0
+	w.synced, c.present, c.batch, c.cut = last, 0, false, nil
 	return false, nil
 }
 
@@ -304,7 +316,6 @@ func (c *crasher) work(l *Log) error {
 			if c.r.IntN(2) == 0 {
 				frames = frames[:1] // as a quiet master does
 			}
-			c.unsynced += len(frames)
 			err = l.Append(frames)
 			w.frames = append(w.frames, frames...) // also when it failed: it may be there
 			if *trace {
@@ -312,7 +323,7 @@ func (c *crasher) work(l *Log) error {
 			}
 		case op < 17:
 			if err = l.Sync(); err == nil {
-				w.synced, c.unsynced = w.last(), 0
+				w.synced = w.last()
 			}
 		case op < 18:
 			i := w.first - 1 + ids.Index(c.r.IntN(len(w.frames)+1))
@@ -321,11 +332,10 @@ func (c *crasher) work(l *Log) error {
 				err = nil
 				break
 			}
-			c.unsynced = max(c.unsynced, 2)
 			w.synced = min(w.synced, i)
 			if err == nil {
 				w.frames = w.frames[:i-w.first+1]
-				w.synced, c.unsynced = w.last(), 0
+				w.synced = w.last()
 			} else {
 				c.stats["failed truncation"]++
 			}
@@ -348,7 +358,7 @@ func (c *crasher) work(l *Log) error {
 			c.owners = append(c.owners, o)
 		case op < 21:
 			if err = l.Checkpoint(nil); err == nil {
-				w.synced, c.unsynced = w.last(), 0
+				w.synced = w.last()
 			}
 		default:
 			_, err = l.FillAhead()
@@ -374,14 +384,13 @@ func (c *crasher) work(l *Log) error {
 		c.fault, c.hit = 2+c.r.IntN(12), false
 		before := w.last()
 		err := l.TruncateAfter(i)
-		c.unsynced = max(c.unsynced, 2)
 		if w.synced = min(w.synced, i); err == nil {
 			w.frames = w.frames[:i-w.first+1]
-			w.synced, c.unsynced = i, 0
+			w.synced = i
 		} else if l.Meta().TruncateTo != 0 {
 			// The intent is durable: the frames may not come back.
 			c.stats["completed truncation"]++
-			w.frames = w.frames[:i-w.first+1]
+			w.frames, c.cut = w.frames[:i-w.first+1], w.frames[i-w.first+1:]
 		} else if !c.hit {
 			return fmt.Errorf("truncation of %d to %d: %w", before, i, err)
 		}
@@ -405,7 +414,7 @@ func (c *crasher) crash(l *Log) {
 	switch c.fault = -1; c.r.IntN(5) {
 	case 0:
 		if l.Close(true) == nil {
-			c.w.synced, c.unsynced = c.w.last(), 0
+			c.w.synced = c.w.last()
 		}
 		if c.r.IntN(2) == 0 {
 			c.fs = c.fs.Crash(c.r)
@@ -420,6 +429,7 @@ func (c *crasher) crash(l *Log) {
 			c.present = c.w.last() // all that was written is there, though not durable
 		}
 	default:
+		c.batch = c.w.last() > c.w.synced+1
 		c.fs = c.fs.Crash(c.r)
 		c.stats["power cut"]++
 	}
@@ -428,6 +438,9 @@ func (c *crasher) crash(l *Log) {
 		fmt.Println("crashed", c.stats)
 	}
 }
+
+// flippedLog is what tamper returns after it flipped a bit of a segment.
+const flippedLog = "bit of a log"
 
 // tamper damages a file, in one of five crashes. It returns what, or "".
 func (c *crasher) tamper() string {
@@ -466,6 +479,9 @@ func (c *crasher) tamper() string {
 		f.ReadAt(b[:], at)
 		b[0] ^= 1 << c.r.IntN(8)
 		f.WriteAt(b[:], at)
+		if kind == "log" {
+			kind = flippedLog
+		}
 	}
 	f.SyncData()
 	f.Close()

@@ -4,7 +4,8 @@
 // Guarantees:
 //
 //   - A frame that Sync covered is there, byte for byte, after any crash; or Open and reads tell of it by name
-//     (*DamageError, *CorruptionError, ErrMetaLost). Never is it silently gone or different.
+//     (*DamageError, *CorruptionError, ErrMetaLost). Never is it silently gone or different. Open after a crash alone, a kill -9
+//     or a power cut at any moment, goes well.
 //   - What TruncateAfter removed never comes back.
 //   - The bytes of a log follow from its frames alone: replicas that appended equal frames are byte-equal from the first frame of
 //     each segment on (the header blocks differ).
@@ -30,7 +31,8 @@
 //
 //	[.., bound)     a start demands it: less is a lost tail
 //	[bound, tail)   after an unclean stop it is written again in place, then synced
-//	[tail, ..)      after an unclean stop bytes that are no frame here, and that no valid frame follows, are a torn tail
+//	[tail, ..)      after an unclean stop bytes that are no frame here, and that no valid frame follows, are a torn tail;
+//	                within a batch that was not synced, which meta names, valid frames may follow
 //
 // Read docs/format/commitlog.md for the bytes, then log.go, append.go and recover.go.
 package commitlog

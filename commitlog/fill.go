@@ -95,13 +95,6 @@ func (l *Log) prepare(seg *segment) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if recycled {
-		// The name that the file had must be gone for good before it is used: no file under two names after a crash.
-		if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
-			file.Close()
-			return false, l.poisoned("sync", err)
-		}
-	}
 	s := newSegment(segmentHeader{base: base, recycled: recycled}, l.segmentPath(base, nextSuffix), file)
 	if recycled {
 		s.fill.done = l.o.SegmentSize
@@ -131,6 +124,11 @@ func (l *Log) newFile(base ids.PhysicalOffset, suffix string) (f vfs.File, recyc
 	}
 	if err := l.o.FS.Rename(spare, path); err != nil {
 		return nil, false, err
+	}
+	// The name that the file had must be gone for good before it is used: else a power cut could bring it back with frames of
+	// a batch in it that are taken for valid when the file is used again.
+	if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
+		return nil, false, l.poisoned("sync", err)
 	}
 	f, err = l.o.FS.OpenReadWrite(path)
 	return f, true, err

@@ -48,7 +48,7 @@ func makeGolden(t testing.TB) golden {
 	g.header = segmentHeader{cluster: testCluster, group: testGroup, segmentSize: 64 << 10, base: 64 << 10, generation: 1<<32 | 1, seed: e.Chain()}
 	g.meta = metaRecord{
 		Meta: Meta{Starts: 3, BoundIndex: 2, BoundOffset: l.Tail().Offset, CleanStop: true, BootID: "boot", Owner: []byte("owner")},
-		seq:  7, cluster: testCluster, group: testGroup, segmentSize: 64 << 10,
+		seq:  7, batchEnd: l.Tail().Offset + 4096, cluster: testCluster, group: testGroup, segmentSize: 64 << 10,
 	}
 	g.meta.front.prev.Chain = startChain(testCluster, testGroup)
 	g.side = sidecar{first: 1, tail: Tail{Term: e.Term(), Index: 2, Offset: l.Tail().Offset, Chain: e.Chain(), Time: f.Time()},

@@ -134,7 +134,6 @@ func TestReadOnlyMeetsSegmentInTheMaking(t *testing.T) {
 	for len(l.Segments()) < 2 {
 		frames = append(frames, grow(t, l, 1, 1, 3000)...)
 	}
-	check(t, l.Sync())
 	o := small(nil)
 	path := o.Dir + "/" + segmentName(ids.PhysicalOffset(o.SegmentSize), logSuffix)
 	whole, err := vfs.ReadFile(fs, path)

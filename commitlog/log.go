@@ -43,8 +43,9 @@ type Log struct {
 	dirDirty bool       // names changed since the last SyncDir
 	bufs     [][]byte   // scratch of Append
 	pad      [padSize]byte
-	made     uint32 // segments made since Open
-	starts   uint64 // Meta.Starts
+	made     uint32             // segments made since Open
+	starts   uint64             // Meta.Starts
+	batchEnd ids.PhysicalOffset // that of meta, while Append has more to sync than one write; else 0
 	closed   bool
 
 	nextMu sync.Mutex // serialises makers and removers of the segment behind the last one; taken after wmu
@@ -194,6 +195,9 @@ func (l *Log) updateMeta(bothSlots bool, change func(*metaRecord)) error {
 	m.BoundIndex, m.BoundOffset = l.synced.Index, l.synced.Offset
 	l.mu.RUnlock()
 	change(&m)
+	if m.batchEnd <= m.BoundOffset {
+		m.batchEnd = 0
+	}
 	if err := l.meta.write(m, bothSlots); err != nil {
 		return l.poisoned("meta write", err)
 	}

@@ -14,7 +14,7 @@ import (
 const (
 	metaName    = "meta"
 	metaMagic   = "LMQM"
-	metaVersion = 1
+	metaVersion = 2
 	metaSlot    = 4096
 	metaOwnerAt = 256
 	metaClean   = 1 // flag: stopped cleanly
@@ -54,6 +54,7 @@ type metaRecord struct {
 	segmentSize int64
 	making      bool
 	truncateEnd ids.PhysicalOffset // up to here bytes may have been written when TruncateTo was set
+	batchEnd    ids.PhysicalOffset // 0, or: from the bound to here several writes were begun and not synced
 	front       front
 }
 
@@ -82,6 +83,7 @@ func (m *metaRecord) encode() []byte {
 	be.PutUint32(b[144:], m.front.prev.Chain)
 	b[148] = byte(len(m.BootID))
 	copy(b[152:152+MaxBootID], m.BootID)
+	be.PutUint64(b[216:], uint64(m.batchEnd))
 	copy(b[metaOwnerAt:], m.Owner)
 	be.PutUint32(b[metaSlot-4:], crc32.Checksum(b[:metaSlot-4], castagnoli))
 	return b
@@ -114,6 +116,7 @@ func decodeMeta(b []byte) (*metaRecord, error) {
 			BootID: string(b[152 : 152+boot]), TruncateTo: ids.PhysicalOffset(at(4)), Owner: bytes.Clone(b[metaOwnerAt : metaOwnerAt+owner]),
 		},
 		seq: be.Uint64(b[8:]), segmentSize: int64(at(0)), making: b[5]&metaMaking != 0, truncateEnd: ids.PhysicalOffset(at(5)),
+		batchEnd: ids.PhysicalOffset(be.Uint64(b[216:])),
 		front: front{
 			base:  ids.PhysicalOffset(at(6)),
 			prev:  Tail{Index: ids.Index(at(7)), Term: ids.Term(at(8)), Time: int64(at(9)), Chain: be.Uint32(b[144:])},
@@ -122,7 +125,7 @@ func decodeMeta(b []byte) (*metaRecord, error) {
 	}
 	copy(m.cluster[:], b[16:])
 	copy(m.group[:], b[32:])
-	for _, v := range []int64{m.segmentSize, int64(m.BoundOffset), int64(m.TruncateTo), int64(m.truncateEnd), int64(m.front.base), m.front.prev.Time} {
+	for _, v := range []int64{m.segmentSize, int64(m.BoundOffset), int64(m.TruncateTo), int64(m.truncateEnd), int64(m.batchEnd), int64(m.front.base), m.front.prev.Time} {
 		if v < 0 {
 			return nil, errSlot
 		}

@@ -18,8 +18,9 @@ const lockName = "lock"
 //
 //  1. A truncation that a crash cut short is completed.
 //  2. The frames are read from each segment's last checkpoint on, up to the first bytes that are no frame which follows.
-//  3. Those bytes are a torn tail if they lie above the durable bound and no valid frame follows anywhere. Otherwise Open
-//     returns a *DamageError, and has changed nothing of the frames. So it does when the log ends below the bound.
+//  3. Those bytes are a torn tail if they lie above the durable bound and no valid frame follows anywhere, but for those of a
+//     batch that was not synced. Otherwise Open returns a *DamageError, and has changed nothing of the frames. So it does
+//     when the log ends below the bound.
 //  4. After a stop without a clean-stop mark all frames beyond the bound are written again in place, and zeros over the torn
 //     tail: a disk that failed a sync keeps no mark of it, and its pages look clean. Then all of it is synced.
 //  5. Meta, in both slots: one more start, the bound at the tail, no clean-stop mark.
@@ -149,7 +150,7 @@ func (l *Log) open() (err error) {
 	l.starts = m.Starts + 1
 	return l.updateMeta(true, func(m *metaRecord) {
 		m.Starts, m.CleanStop, m.BootID = l.starts, false, o.BootID
-		m.TruncateTo, m.truncateEnd = 0, 0 // completed above
+		m.TruncateTo, m.truncateEnd, m.batchEnd = 0, 0, 0 // completed above
 	})
 }
 
@@ -436,8 +437,12 @@ func (r *recovery) judge() error {
 		return nil // nothing was ever written behind, or it does not count
 	}
 	r.unclean = true
+	beyond := m.batchEnd
+	if l.o.ReadOnly {
+		beyond = 0
+	}
 	for round := 1; ; round++ {
-		off, found, err := r.later()
+		off, found, err := r.later(beyond)
 		if err != nil || !found {
 			return err
 		}
@@ -453,13 +458,19 @@ func (r *recovery) judge() error {
 				}
 				return nil // somebody writes without a pause; a bad place would not have moved
 			}
+			if beyond < m.batchEnd {
+				beyond = m.batchEnd
+				continue
+			}
 		}
 		return damage(fmt.Sprintf("%s, but a valid frame follows at offset %d", r.end.reason, off))
 	}
 }
 
-// later looks for a valid frame behind where the frames end.
-func (r *recovery) later() (off ids.PhysicalOffset, found bool, err error) {
+// later looks for a valid frame behind where the frames end, and behind beyond. The frames of a batch that was being written do
+// not count: a power cut may have kept any of them, and none was reported as synced. But one that ends behind the batch tells
+// that the batch was synced, and that this meta is not the newest.
+func (r *recovery) later(beyond ids.PhysicalOffset) (off ids.PhysicalOffset, found bool, err error) {
 	l := r.l
 	for _, base := range r.bases {
 		if base < r.endBase {
@@ -475,7 +486,7 @@ func (r *recovery) later() (off ids.PhysicalOffset, found bool, err error) {
 		}
 		size, err := f.Size()
 		if err == nil {
-			off, found, err = l.o.findLater(f, base, pos, size, l.tail.Index)
+			off, found, err = l.o.findLater(f, base, pos, size, l.tail.Index, beyond)
 		}
 		if err = errors.Join(err, f.Close()); err != nil || found {
 			return off, found, r.wrap(err)
@@ -536,8 +547,9 @@ func (r *recovery) mend() error {
 		}
 		to := l.o.SegmentSize
 		if seg.header.recycled {
-			// Bytes of the file's former life are no harm. What a torn write left is erased as far as one frame reaches.
-			to = min(to, seg.end+int64(2*l.o.maxFrame()))
+			// Bytes of the file's former life are no harm. What a torn write left is erased as far as one frame, or the batch,
+			// reaches.
+			to = min(to, max(seg.end+int64(2*l.o.maxFrame()), int64(l.meta.cur.batchEnd-seg.base())))
 		}
 		if err := l.erase(seg, seg.end, to); err != nil {
 			return r.wrap(err)

@@ -65,9 +65,9 @@ func (o *Options) scanFrame(w *window, base ids.PhysicalOffset, pos int64, t Tai
 	return f, scanEnd{}, nil
 }
 
-// findLater looks for a valid frame of this log at or behind pos, whatever it chains on to. A frame of another life of the
-// file can not be taken for one: it names another offset.
-func (o *Options) findLater(f vfs.File, base ids.PhysicalOffset, pos, size int64, last ids.Index) (ids.PhysicalOffset, bool, error) {
+// findLater looks for a valid frame of this log at or behind pos that ends behind beyond, whatever it chains on to. A frame of
+// another life of the file can not be taken for one: it names another offset.
+func (o *Options) findLater(f vfs.File, base ids.PhysicalOffset, pos, size int64, last ids.Index, beyond ids.PhysicalOffset) (ids.PhysicalOffset, bool, error) {
 	const overlap = headerSize
 	w := &window{f: f, limit: min(size, o.SegmentSize)}
 	buf := make([]byte, windowSize)
@@ -99,7 +99,7 @@ func (o *Options) findLater(f vfs.File, base ids.PhysicalOffset, pos, size int64
 			if err != nil {
 				return 0, false, err
 			}
-			if fr, err := CheckFrame(b); err == nil {
+			if fr, err := CheckFrame(b); err == nil && fr.Offset()+ids.PhysicalOffset(fsize) > beyond {
 				return fr.Offset(), true, nil
 			}
 		}

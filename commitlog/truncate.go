@@ -26,6 +26,11 @@ func (l *Log) TruncateAfter(i ids.Index) error {
 	if i < l.front.prev.Index || i == l.front.prev.Index && l.front.base > 0 {
 		return ErrCompacted
 	}
+	if l.synced.Index < l.tail.Index { // what stays must be whole, and its segment have its name, when a crash comes
+		if err := l.sync(); err != nil {
+			return err
+		}
+	}
 	t := l.front.prev
 	t.Offset = segmentHeaderSize
 	if i > 0 {
