@@ -26,7 +26,7 @@
 //	                       jobs │ ▲ done
 //	                            ▼ │
 //	                     ┌────────────────┐
-//	                     │ writer         │ each frame synced before the next; acknowledgements; checkpoints
+//	                     │ writer         │ frames, synced one by one or in batches; acknowledgements; checkpoints
 //	                     └────────────────┘
 //
 // One turn of the loop drains all inputs, applies what is committed, forms and proposes the next frame, sends, and lets the
