@@ -23,7 +23,7 @@ func (s *schedule) heal() {
 		if !n.Up {
 			s.open(n)
 		}
-		if s.w.Check.Err != nil || s.over {
+		if s.w.Check.Err != nil {
 			return
 		}
 		s.inform(n)
@@ -31,7 +31,7 @@ func (s *schedule) heal() {
 	}
 	s.begun = len(s.ops)
 	rec := s.hist[len(s.hist)-1].rec
-	if !s.until(s.p.Liveness, func() bool { return s.converged(rec) }) && s.w.Check.Err == nil && !s.over {
+	if !s.until(s.p.Liveness, func() bool { return s.converged(rec) }) && s.w.Check.Err == nil {
 		var state []string
 		for _, n := range s.w.Nodes {
 			if n.Up {
@@ -41,7 +41,7 @@ func (s *schedule) heal() {
 		}
 		s.fail("no convergence within %d virtual ms after the faults: %s", s.p.Liveness/1000, strings.Join(state, "; "))
 	}
-	if s.w.Check.Err == nil && !s.over {
+	if s.w.Check.Err == nil {
 		s.w.Check.Final(s.w, rec, s.ops)
 	}
 }

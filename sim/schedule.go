@@ -3,13 +3,11 @@ package sim
 import (
 	"container/heap"
 	crand "crypto/rand"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"strings"
 
-	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/raftlog"
 	"github.com/ledgermq/ledgermq/raftlog/peer"
@@ -20,7 +18,6 @@ type Result struct {
 	Params                                                 Params
 	Trace                                                  uint64 // hash of the trace
 	Events, Ops, Acked, Unknown, NotStored, Reads, Masters int
-	Undecided                                              int // 1 when the run ended early
 	Crashes, Epochs                                        int
 	Entries                                                ids.Index
 	Virtual                                                int64 // microseconds
@@ -73,7 +70,6 @@ type schedule struct {
 	hist    []issued
 	ops     []*Op
 	crashes int
-	over    bool // the run ended early, undecided
 	epochs  int
 	disk    map[ids.ReplicaID]bool // a disk event is due
 }
@@ -153,7 +149,7 @@ func (s *schedule) run() {
 	s.after(1_000, s.client)
 	s.after(s.p.Fault, s.fault)
 	s.until(s.p.Safety, func() bool { return false })
-	if w.Check.Err == nil && !s.over {
+	if w.Check.Err == nil {
 		s.heal()
 	}
 }
@@ -161,7 +157,7 @@ func (s *schedule) run() {
 // until runs events for a time, or until done.
 func (s *schedule) until(d int64, done func() bool) bool {
 	end := s.w.Now + d
-	for s.w.Check.Err == nil && !s.over && len(s.queue) > 0 && s.queue[0].at <= end {
+	for s.w.Check.Err == nil && len(s.queue) > 0 && s.queue[0].at <= end {
 		e := heap.Pop(&s.queue).(event)
 		s.w.Now = e.at
 		s.events++
@@ -192,23 +188,10 @@ func (s *schedule) open(n *Node) {
 		return
 	}
 	if err != nil {
-		if tornBatch(err) {
-			s.w.Tracef("the run ends: recovery took a torn batch for damage")
-			s.over = true
-			return
-		}
 		s.fail("replica %d does not open: %v", n.ID, err)
 		return
 	}
 	s.settleDisk(n)
-}
-
-// tornBatch tells whether recovery reports a bad frame, or a lost segment header, as damage because a valid frame follows it.
-// After a power cut that may be a batch of which nothing was synced, so nothing is broken but the replica parks: safe, and
-// the end of a run.
-func tornBatch(err error) bool {
-	var damage *commitlog.DamageError
-	return errors.As(err, &damage) && strings.Contains(damage.Reason, "a valid frame follows")
 }
 
 func (s *schedule) powerCut(n *Node) {
@@ -393,9 +376,6 @@ func (s *schedule) result() Result {
 		case NotStored:
 			res.NotStored++
 		}
-	}
-	if s.over {
-		res.Undecided = 1
 	}
 	for i := range c.values {
 		res.Entries = max(res.Entries, i)

@@ -38,13 +38,9 @@ func TestSeeds(t *testing.T) {
 		sum.Crashes += res.Crashes
 		sum.Epochs += res.Epochs
 		sum.Reads += res.Reads
-		sum.Undecided += res.Undecided
 	}
-	t.Logf("%d seeds in %v: %d events, %d operations acknowledged, %d reads, %d masters, %d crashes, %d epochs; %d runs ended early", *seeds, time.Since(begun).Round(time.Millisecond),
-		sum.Events, sum.Acked, sum.Reads, sum.Masters, sum.Crashes, sum.Epochs, sum.Undecided)
-	if sum.Undecided > *seeds/10 {
-		t.Errorf("%d of %d runs ended undecided", sum.Undecided, *seeds)
-	}
+	t.Logf("%d seeds in %v: %d events, %d operations acknowledged, %d reads, %d masters, %d crashes, %d epochs", *seeds, time.Since(begun).Round(time.Millisecond),
+		sum.Events, sum.Acked, sum.Reads, sum.Masters, sum.Crashes, sum.Epochs)
 	if sum.Acked == 0 {
 		t.Error("nothing was acknowledged")
 	}
