@@ -100,7 +100,7 @@ func TestDevKeepsItsPromises(t *testing.T) {
 	}
 	defer func() {
 		if err := again.Stop(); err != nil {
-			t.Error(err)
+			t.Errorf("%v\n%s", err, again.Output())
 		}
 	}()
 	if again.ID != c.ID {

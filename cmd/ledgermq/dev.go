@@ -190,10 +190,12 @@ func (t *tool) runDev(ctx context.Context, w devWorld, plan devPlan, dir string,
 		return false, errors.Join(err, w.stop())
 	}
 	t.printDev(plan, groups, dir, temporary, time.Since(began))
-	if err := t.firstMessage(starting, plan); err != nil {
+	if err := t.firstMessage(starting, plan); err != nil && ctx.Err() == nil {
 		return true, errors.Join(fmt.Errorf("the first message: %w", err), w.stop())
 	}
-	fmt.Fprintln(t.out, "Ctrl-C ends it.")
+	if ctx.Err() == nil {
+		fmt.Fprintln(t.out, "Ctrl-C ends it.")
+	}
 	select {
 	case <-ctx.Done():
 		fmt.Fprintln(t.err, "ending the cluster")
