@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"regexp"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -60,8 +59,6 @@ type NodeOptions struct {
 	Logger zerolog.Logger
 }
 
-var nodeName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
-
 // EnsureDefaults fills in what was left zero.
 func (o *NodeOptions) EnsureDefaults() {
 	if o.ClusterName == "" {
@@ -88,8 +85,8 @@ func (o *NodeOptions) EnsureDefaults() {
 func (o *NodeOptions) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("broker: "+format, args...)) }
-	if !nodeName.MatchString(string(o.ID)) {
-		fault("node id %q: use 1 to 64 letters, digits, '-', '_' or '.'", o.ID)
+	if err := o.ID.Check(); err != nil {
+		fault("%w", err)
 	}
 	if o.Dir == "" {
 		fault("no data folder: set one")

@@ -3,7 +3,6 @@ package commitlog
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/internal/vfs"
@@ -13,11 +12,6 @@ import (
 const (
 	// MaxFrame bounds a whole frame: a message of 4 MiB with its properties, and room.
 	MaxFrame = 5<<20 + 64<<10
-	// DefaultSegmentSize is that of a group which names none.
-	DefaultSegmentSize = 1 << 30
-	minSegmentSize     = 16 << 20
-	maxSegmentSize     = 4 << 30
-	minTestSegment     = 64 << 10
 	// DefaultFillAhead is how far the zeros reach ahead of the writer.
 	DefaultFillAhead = 32 << 20
 	minFillAhead     = 16 << 20
@@ -59,7 +53,7 @@ func (o *Options) EnsureDefaults() {
 		o.FS = vfs.OS
 	}
 	if o.SegmentSize == 0 {
-		o.SegmentSize = DefaultSegmentSize
+		o.SegmentSize = ids.DefaultSegmentSize
 	}
 	if o.FillAhead == 0 {
 		o.FillAhead = DefaultFillAhead
@@ -84,12 +78,12 @@ func (o *Options) Validate() error {
 	if ids.UUID(o.Group).IsZero() {
 		fault("Group is zero")
 	}
-	least := int64(minSegmentSize)
+	least := int64(ids.MinSegmentSize)
 	if o.SmallSegments {
-		least = minTestSegment
+		least = ids.MinTestSegmentSize
 	}
-	if o.SegmentSize < least || o.SegmentSize > maxSegmentSize || bits.OnesCount64(uint64(o.SegmentSize)) != 1 {
-		fault("SegmentSize %d is not a power of two from %d to %d", o.SegmentSize, least, int64(maxSegmentSize))
+	if err := ids.CheckSegmentSize(o.SegmentSize, least); err != nil {
+		fault("%w", err)
 	}
 	if o.FillAhead > maxFillAhead || o.FillAhead >= 0 && o.FillAhead < minFillAhead && !o.SmallSegments {
 		fault("FillAhead %d is not from %d to %d", o.FillAhead, minFillAhead, maxFillAhead)
@@ -102,7 +96,7 @@ func (o *Options) Validate() error {
 
 // maxFrame is the bound of a frame in a log of these options.
 func (o *Options) maxFrame() int {
-	if o.SegmentSize < minSegmentSize {
+	if o.SegmentSize < ids.MinSegmentSize {
 		return int(o.SegmentSize / 4)
 	}
 	return MaxFrame

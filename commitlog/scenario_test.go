@@ -98,7 +98,7 @@ func TestOptions(t *testing.T) {
 	o := Options{SegmentSize: 3 << 20, FillAhead: 1, BootID: strings.Repeat("x", 65)}
 	o.EnsureDefaults()
 	err := o.Validate()
-	for _, want := range []string{"Dir", "Cluster", "Group", "SegmentSize 3145728", "FillAhead 1 ", "BootID"} {
+	for _, want := range []string{"Dir", "Cluster", "Group", "segment size 3145728", "FillAhead 1 ", "BootID"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not mention %s", err, want)
 		}

@@ -77,7 +77,7 @@ func decodeSidecar(b []byte) (*sidecar, error) {
 	}
 	end := int64(s.tail.Offset - s.base)
 	frames := int64(s.tail.Index) - int64(s.first) + 1
-	if s.base < 0 || s.tail.Offset < s.base || end > maxSegmentSize || s.first == 0 || frames < 1 || frames > end/headerSize ||
+	if s.base < 0 || s.tail.Offset < s.base || end > ids.MaxSegmentSize || s.first == 0 || frames < 1 || frames > end/headerSize ||
 		s.last < segmentHeaderSize || s.last%align != 0 || s.last > end-headerSize || entries == 0 || s.tail.Time < 0 {
 		return bad("impossible tail")
 	}

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"fmt"
-	"math/bits"
 	"net"
 	"slices"
 	"strings"
@@ -56,8 +55,8 @@ func orUnknown(s string) string {
 }
 
 func (s *State) applyRegister(c *registerCommand) error {
-	if !nodeName.MatchString(string(c.Node)) {
-		return refuse(ErrInvalid, "node id %q: want 1 to 64 of A-Z a-z 0-9 _ . -", c.Node)
+	if err := c.Node.Check(); err != nil {
+		return refuse(ErrInvalid, "%v", err)
 	}
 	if c.CheckCode.isZero() || c.Session.isZero() {
 		return refuse(ErrInvalid, "node %s: a check code or session of zeros cannot be", c.Node)
@@ -174,7 +173,7 @@ func (s *State) issueFirst(g *groupEntry) {
 		MinISR:      uint8(g.MinISR),
 		SegmentSize: g.SegmentSize,
 	}
-	v := voters(g.Answers, g.Members)
+	v := Voters(g.Answers, g.Members)
 	for i, r := range g.Replicas {
 		m := raftlog.Member{ID: r.ID, Slot: r.Slot, Node: r.Node, Incarnation: ids.Incarnation(r.Incarnation)}
 		if i < v {
@@ -260,7 +259,7 @@ func (c *createGroupCommand) ensureDefaults() {
 		}
 	}
 	if c.SegmentSize == 0 {
-		c.SegmentSize = defaultSegmentSize
+		c.SegmentSize = ids.DefaultSegmentSize
 	}
 }
 
@@ -272,25 +271,25 @@ func (c *createGroupCommand) validate() error {
 	if !groupName.MatchString(c.Name) {
 		return fault("a group name has 1 to 100 of A-Z a-z 0-9 _ -")
 	}
-	if c.Answers < 1 || c.Members < c.Answers || c.Members > 5 {
-		return fault("mode %d-%d cannot be: A-M means M replicas, A copies before an answer, 1 <= A <= M <= 5, for example 2-3", c.Answers, c.Members)
+	if err := CheckMode(c.Answers, c.Members); err != nil {
+		return fault("%v", err)
 	}
 	if len(c.Nodes) != c.Members {
 		return fault("mode %d-%d needs %d nodes, %d were given: name one node for each replica", c.Answers, c.Members, c.Members, len(c.Nodes))
 	}
 	for i, n := range c.Nodes {
-		if !nodeName.MatchString(string(n)) {
-			return fault("node id %q: want 1 to 64 of A-Z a-z 0-9 _ . -", n)
+		if err := n.Check(); err != nil {
+			return fault("%v", err)
 		}
 		if slices.Contains(c.Nodes[:i], n) {
 			return fault("node %s is named twice: each replica needs a node of its own", n)
 		}
 	}
-	if v := voters(c.Answers, c.Members); c.MinISR < 1 || c.MinISR > v {
+	if v := Voters(c.Answers, c.Members); c.MinISR < 1 || c.MinISR > v {
 		return fault("min ISR %d: mode %d-%d takes 1 to %d, the number of its voters", c.MinISR, c.Answers, c.Members, v)
 	}
-	if c.SegmentSize < minSegmentSize || c.SegmentSize > maxSegmentSize || bits.OnesCount64(uint64(c.SegmentSize)) != 1 {
-		return fault("segment size %d: want a power of two from %d (16 MiB) to %d (4 GiB)", c.SegmentSize, int64(16<<20), int64(maxSegmentSize))
+	if err := ids.CheckSegmentSize(c.SegmentSize, ids.MinTestSegmentSize); err != nil {
+		return fault("%v", err)
 	}
 	return nil
 }

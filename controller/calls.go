@@ -51,8 +51,8 @@ func (c *calls) RegisterNode(ctx context.Context, req *pb.RegisterNodeRequest) (
 	}
 	cmd := &registerCommand{Node: ids.NodeID(req.GetNodeId())}
 	var err error
-	if !nodeName.MatchString(req.GetNodeId()) {
-		return nil, refuse(ErrInvalid, "node id %q: want 1 to 64 of A-Z a-z 0-9 _ . -", req.GetNodeId())
+	if err := cmd.Node.Check(); err != nil {
+		return nil, refuse(ErrInvalid, "%v", err)
 	}
 	if cmd.CheckCode, err = id16("check code", req.GetCheckCode()); err != nil {
 		return nil, err
@@ -287,8 +287,8 @@ func (c *calls) CreateGroup(ctx context.Context, req *pb.CreateGroupRequest) (*p
 	if err := cmd.validate(); err != nil {
 		return nil, err
 	}
-	if cmd.SegmentSize < s.o.MinSegmentSize {
-		return nil, refuse(ErrInvalid, "group %q: segment size %d: want a power of two from %d to %d bytes", cmd.Name, cmd.SegmentSize, s.o.MinSegmentSize, int64(maxSegmentSize))
+	if err := ids.CheckSegmentSize(cmd.SegmentSize, s.o.MinSegmentSize); err != nil {
+		return nil, refuse(ErrInvalid, "group %q: %v", cmd.Name, err)
 	}
 	if err := s.notLeader(); err != nil {
 		return nil, err

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/ledgermq/ledgermq/internal/ids"
 )
 
 // Options configure one controller member.
@@ -50,10 +52,9 @@ type Options struct {
 	Logger zerolog.Logger
 }
 
-// The names that are valid on the wire and in files.
+// The names that are valid on the wire and in files. That of a node is a NodeID.
 var (
 	memberName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
-	nodeName   = memberName
 	groupName  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
 )
 
@@ -75,7 +76,7 @@ func (o *Options) EnsureDefaults() {
 		o.NodeSilence = time.Second
 	}
 	if o.MinSegmentSize == 0 {
-		o.MinSegmentSize = 16 << 20
+		o.MinSegmentSize = ids.MinSegmentSize
 	}
 	if o.Clock == nil {
 		o.Clock = time.Now
@@ -131,8 +132,8 @@ func (o *Options) Validate() error {
 	if o.NodeSilence < 0 {
 		fault("controller: node silence %v is negative", o.NodeSilence)
 	}
-	if o.MinSegmentSize < minSegmentSize || o.MinSegmentSize > maxSegmentSize {
-		fault("controller: smallest segment size %d: want %d to %d", o.MinSegmentSize, int64(minSegmentSize), int64(maxSegmentSize))
+	if err := ids.CheckSegmentSize(o.MinSegmentSize, ids.MinTestSegmentSize); err != nil {
+		fault("controller: smallest %w", err)
 	}
 	return errors.Join(faults...)
 }
@@ -147,10 +148,3 @@ func isLoopback(a net.Addr) bool {
 }
 
 func sortedKeys[K ~string, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
-
-// The bounds of a segment size, in bytes; it is a power of two.
-const (
-	minSegmentSize     = 64 << 10
-	maxSegmentSize     = 4 << 30
-	defaultSegmentSize = 1 << 30
-)

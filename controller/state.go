@@ -345,5 +345,13 @@ func (g *groupEntry) waitingFor() []string {
 	return out
 }
 
-// voters is V of mode A-M: the number of replicas that vote when all are well. A majority of V is A or fewer.
-func voters(answers, members int) int { return min(members, 2*answers-1) }
+// CheckMode returns an error when there is no mode A-M: M replicas, of which A have a message before its producer is answered.
+func CheckMode(answers, members int) error {
+	if answers < 1 || members < answers || members > raftlog.MaxVoters {
+		return fmt.Errorf("mode %d-%d cannot be: A-M means M replicas, A copies before an answer, 1 <= A <= M <= %d, for example 2-3", answers, members, raftlog.MaxVoters)
+	}
+	return nil
+}
+
+// Voters is V of mode A-M: the number of replicas that vote when all are well. A majority of V is A or fewer.
+func Voters(answers, members int) int { return min(members, 2*answers-1) }

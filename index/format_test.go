@@ -168,7 +168,7 @@ func TestForeignFiles(t *testing.T) {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	_, err := Open(Options{SegmentSize: 100, FirstOffset: -1, MaxRuns: 1})
-	for _, want := range []string{"Dir is empty", "SegmentSize is 100", "FirstOffset is -1", "MaxRuns is 1"} {
+	for _, want := range []string{"Dir is empty", "segment size 100", "FirstOffset is -1", "MaxRuns is 1"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %q", err, want)
 		}

@@ -48,8 +48,8 @@ func (o *Options) Validate() error {
 	if o.Dir == "" {
 		fault("Dir is empty")
 	}
-	if s := o.SegmentSize; s < 64<<10 || s > 4<<30 || s&(s-1) != 0 {
-		fault("SegmentSize is %d, want a power of two from 64 KiB to 4 GiB", s)
+	if err := ids.CheckSegmentSize(o.SegmentSize, ids.MinTestSegmentSize); err != nil {
+		fault("%w", err)
 	}
 	if o.FirstOffset < 0 || o.EndOffset < 0 {
 		fault("FirstOffset is %d, EndOffset is %d, want none below 0", o.FirstOffset, o.EndOffset)

@@ -8,9 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
-	"unicode/utf8"
 
 	"github.com/ledgermq/ledgermq/internal/ids"
 )
@@ -20,13 +18,6 @@ const (
 	MaxEpochRecord = 2 << 10 // bytes of an encoded record
 	MaxVoters      = 5       // the largest mode is A-5
 	MaxLearners    = 5       // one that is catching up, or asynchronous, for each slot
-	MaxNodeID      = 64      // bytes of a node id in a record
-)
-
-// Bounds of EpochRecord.SegmentSize, in bytes. A real group has at least 16 MiB; less is for tests.
-const (
-	MinSegmentSize = 64 << 10
-	MaxSegmentSize = 4 << 30
 )
 
 const (
@@ -101,7 +92,7 @@ func (r EpochRecord) Hash() [epochHash]byte {
 }
 
 // Encode returns the canonical bytes of r, as docs/format/epoch.md draws them: records with equal content have equal bytes. It
-// does not validate: what Validate refuses DecodeEpochRecord refuses too. A node id longer than MaxNodeID or a list too long
+// does not validate: what Validate refuses DecodeEpochRecord refuses too. A node id longer than ids.MaxNodeID or a list too long
 // for its one-byte count is a bug of the caller and panics.
 func (r EpochRecord) Encode() []byte {
 	b := make([]byte, 0, epochFixed+(len(r.Voters)+len(r.Learners))*(memberFixed+8)+epochHash)
@@ -116,7 +107,7 @@ func (r EpochRecord) Encode() []byte {
 		for _, m := range sortedMembers(list) {
 			b = binary.BigEndian.AppendUint64(b, uint64(m.ID))
 			b = append(b, m.Incarnation[:]...)
-			b = append(b, byte(m.Slot), byteLen("node id", len(m.Node), MaxNodeID))
+			b = append(b, byte(m.Slot), byteLen("node id", len(m.Node), ids.MaxNodeID))
 			b = append(b, m.Node...)
 		}
 	}
@@ -240,8 +231,8 @@ func (r EpochRecord) Validate() error {
 	if r.MinISR < 1 || r.MinISR > MaxVoters {
 		bad("min ISR is %d: want 1 to %d", r.MinISR, MaxVoters)
 	}
-	if r.SegmentSize < MinSegmentSize || r.SegmentSize > MaxSegmentSize || bits.OnesCount64(uint64(r.SegmentSize)) != 1 {
-		bad("segment size %d: want a power of two from %d to %d", r.SegmentSize, MinSegmentSize, int64(MaxSegmentSize))
+	if err := ids.CheckSegmentSize(r.SegmentSize, ids.MinTestSegmentSize); err != nil {
+		bad("%w", err)
 	}
 	seen := make(map[ids.ReplicaID]bool)
 	checkMembers("voter", r.Voters, seen, bad)
@@ -265,7 +256,7 @@ func checkMembers(kind string, list []Member, seen map[ids.ReplicaID]bool, bad f
 		} else if slots[m.Slot] {
 			bad("two %ss have slot %d", kind, m.Slot)
 		}
-		if err := checkNodeID(m.Node); err != nil {
+		if err := m.Node.Check(); err != nil {
 			bad("%s %d: %w", kind, m.ID, err)
 		} else if nodes[m.Node] {
 			bad("two %ss are on node %q", kind, m.Node)
@@ -275,17 +266,4 @@ func checkMembers(kind string, list []Member, seen map[ids.ReplicaID]bool, bad f
 		}
 		seen[m.ID], slots[m.Slot], nodes[m.Node] = true, true, true
 	}
-}
-
-// checkNodeID bounds the length and keeps out what would not survive a log line or a table.
-func checkNodeID(n ids.NodeID) error {
-	if n == "" || len(n) > MaxNodeID {
-		return fmt.Errorf("node id of %d bytes: want 1 to %d", len(n), MaxNodeID)
-	}
-	for _, c := range n {
-		if c <= ' ' || c == 0x7f || c == utf8.RuneError {
-			return fmt.Errorf("node id %q: blanks and control characters are not allowed", n)
-		}
-	}
-	return nil
 }

@@ -145,9 +145,9 @@ func TestEpochRecordValidate(t *testing.T) {
 		"same slot":         {func(r *EpochRecord) { r.Voters[1].Slot = 1 }, "two voters have slot 1"},
 		"slot 6":            {func(r *EpochRecord) { r.Voters[1].Slot = 6 }, "slot 6"},
 		"same node":         {func(r *EpochRecord) { r.Voters[1].Node = "n1" }, `two voters are on node "n1"`},
-		"no node":           {func(r *EpochRecord) { r.Voters[1].Node = "" }, "node id of 0 bytes"},
-		"long node":         {func(r *EpochRecord) { r.Voters[1].Node = ids.NodeID(strings.Repeat("n", 65)) }, "node id of 65 bytes"},
-		"blank in node":     {func(r *EpochRecord) { r.Voters[1].Node = "n 1" }, "blanks and control characters"},
+		"no node":           {func(r *EpochRecord) { r.Voters[1].Node = "" }, `node id ""`},
+		"long node":         {func(r *EpochRecord) { r.Voters[1].Node = ids.NodeID(strings.Repeat("n", 65)) }, "want 1 to 64"},
+		"blank in node":     {func(r *EpochRecord) { r.Voters[1].Node = "n 1" }, `node id "n 1"`},
 		"no incarnation":    {func(r *EpochRecord) { r.Voters[1].Incarnation = ids.Incarnation{} }, "voter 102 has no incarnation"},
 	} {
 		r := goldenEpoch()
@@ -172,7 +172,7 @@ func TestEpochRecordValidate(t *testing.T) {
 
 func TestEpochRecordLargestFits(t *testing.T) {
 	t.Parallel()
-	r := EpochRecord{Cluster: ids.ClusterID{1}, Group: ids.GroupID{1}, Epoch: 1 << 31, A: 5, MinISR: 5, SegmentSize: MaxSegmentSize}
+	r := EpochRecord{Cluster: ids.ClusterID{1}, Group: ids.GroupID{1}, Epoch: 1 << 31, A: 5, MinISR: 5, SegmentSize: ids.MaxSegmentSize}
 	for i := range 5 {
 		m := Member{ID: ids.ReplicaID(1<<63 + uint64(i)), Slot: ids.Slot(i + 1), Node: ids.NodeID(strings.Repeat("x", 63) + string(rune('a'+i))), Incarnation: epochIncarnation(1)}
 		r.Voters = append(r.Voters, m)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/ledgermq/ledgermq/controller"
+	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/internal/vfs"
 )
 
@@ -67,14 +69,14 @@ func (p *devPlan) fill(dir string) error {
 		return usagef("--mode %s needs %d nodes and --nodes is %d; raise --nodes or choose a smaller mode", p.Mode, members, p.Nodes)
 	case p.Groups < 1 || p.Groups > maxDevGroups:
 		return usagef("--groups %d: use 1 to %d", p.Groups, maxDevGroups)
-	case p.MinISR < 0 || p.MinISR > min(members, 2*answers-1): // of the voters; the others only learn
-		return usagef("--min-isr %d: mode %s allows 1 to %d", p.MinISR, p.Mode, min(members, 2*answers-1))
+	case p.MinISR < 0 || p.MinISR > controller.Voters(answers, members): // the others only learn
+		return usagef("--min-isr %d: mode %s allows 1 to %d", p.MinISR, p.Mode, controller.Voters(answers, members))
 	case p.Controllers != 1 && p.Controllers != 3:
 		return usagef("--controller-count %d: use 1 or 3", p.Controllers)
 	case p.Namesrvs < 1 || p.Namesrvs > 5:
 		return usagef("--namesrv-count %d: use 1 to 5", p.Namesrvs)
-	case p.SegmentSize < 16<<20 || p.SegmentSize > 4<<30 || p.SegmentSize&(p.SegmentSize-1) != 0:
-		return usagef("--segment-size %d: use a power of two from %d to %d bytes", p.SegmentSize, 16<<20, int64(4)<<30)
+	case ids.CheckSegmentSize(p.SegmentSize, ids.MinSegmentSize) != nil:
+		return usagef("--segment-size %d: use a power of two from %d to %d bytes", p.SegmentSize, ids.MinSegmentSize, int64(ids.MaxSegmentSize))
 	}
 	p.Version = devPlanVersion
 	p.Members = nil
@@ -124,7 +126,7 @@ func parseMode(mode string) (answers, members int, err error) {
 	a, m, ok := strings.Cut(mode, "-")
 	answers, err1 := strconv.Atoi(a)
 	members, err2 := strconv.Atoi(m)
-	if !ok || err1 != nil || err2 != nil || answers < 1 || members < answers || members > 5 {
+	if !ok || err1 != nil || err2 != nil || controller.CheckMode(answers, members) != nil {
 		return 0, 0, errors.New("want A-M with 1 ≤ A ≤ M ≤ 5, for instance 2-3")
 	}
 	return answers, members, nil

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // Epoch is the version of a group's membership. The controller issues it; it grows by one and starts at 1.
@@ -58,6 +59,37 @@ const MasterBrokerID BrokerID = 0
 
 // NodeID is the persisted identity of a node, chosen by its operator: n1, n2, ….
 type NodeID string
+
+// MaxNodeID is the length of the longest NodeID, in bytes.
+const MaxNodeID = 64
+
+// Check returns an error when n cannot be the id of a node.
+func (n NodeID) Check() error {
+	if n == "" || len(n) > MaxNodeID || strings.ContainsFunc(string(n), func(c rune) bool { return !nameChar(c) }) {
+		return fmt.Errorf("node id %q: want 1 to %d of A-Z a-z 0-9 _ . -", n[:min(len(n), MaxNodeID+1)], MaxNodeID)
+	}
+	return nil
+}
+
+func nameChar(c rune) bool {
+	return c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' || c == '.' || c == '-'
+}
+
+// The size of a commit log's segments, in bytes. Below MinSegmentSize only tests go.
+const (
+	DefaultSegmentSize = 1 << 30
+	MinSegmentSize     = 16 << 20
+	MaxSegmentSize     = 4 << 30
+	MinTestSegmentSize = 64 << 10
+)
+
+// CheckSegmentSize returns an error when n is not a power of two from least to MaxSegmentSize.
+func CheckSegmentSize(n, least int64) error {
+	if n < least || n > MaxSegmentSize || n&(n-1) != 0 {
+		return fmt.Errorf("segment size %d: want a power of two from %d to %d bytes", n, least, int64(MaxSegmentSize))
+	}
+	return nil
+}
 
 // UUID is 16 random bytes.
 type UUID [16]byte

@@ -317,7 +317,7 @@ func TestBadBytes(t *testing.T) {
 	}
 	for name, bad := range broken {
 		t.Run(name, func(t *testing.T) {
-			from := ids.NodeID("bad " + name)
+			from := ids.NodeID("bad-" + strings.ReplaceAll(name, " ", "-"))
 			// First instead of a handshake, then after a good one.
 			conn := dialRaw(t, a.addr)
 			refused := a.Stats().Refused
@@ -355,8 +355,8 @@ func TestCutOffAnywhere(t *testing.T) {
 	stream := append(bytes.Clone(first), second...)
 	for n := 0; n < len(stream); n += 7 {
 		from := ids.NodeID("half" + strings.Repeat("x", n/7))
-		if len(from) > maxNodeID {
-			from = ids.NodeID("h" + string(from[len(from)-maxNodeID+1:]))
+		if len(from) > ids.MaxNodeID {
+			from = ids.NodeID("h" + string(from[len(from)-ids.MaxNodeID+1:]))
 		}
 		before, closed := a.count(from), a.closedCount(from)
 		conn := rawPeer(t, a, from, bulk)

@@ -24,7 +24,6 @@ import (
 const (
 	handshakeMagic   = "LMQH"
 	handshakeVersion = 1
-	maxNodeID        = 64
 
 	helloSize = 200 // magic 4, version 1, channel 1, from length 1, to length 1, cluster 16, process 16, nonce 32, from 64, to 64
 	replySize = 40  // magic 4, version 1, status 1, zero 2, nonce or proof 32
@@ -108,14 +107,14 @@ func parseHello(b *[helloSize]byte) (h hello, s status, err error) {
 		return h, statusVersion, fmt.Errorf("version %d, this program speaks %d", b[4], handshakeVersion)
 	}
 	from, to := int(b[6]), int(b[7])
-	if from < 1 || from > maxNodeID || to < 1 || to > maxNodeID {
-		return h, statusOK, fmt.Errorf("node ids of %d and %d bytes: want 1 to %d", from, to, maxNodeID)
+	if from < 1 || from > ids.MaxNodeID || to < 1 || to > ids.MaxNodeID {
+		return h, statusOK, fmt.Errorf("node ids of %d and %d bytes: want 1 to %d", from, to, ids.MaxNodeID)
 	}
 	h = hello{channel: channel(b[5]), cluster: ids.ClusterID(b[8:24]), process: [16]byte(b[24:40]), from: ids.NodeID(b[72 : 72+from]), to: ids.NodeID(b[136 : 136+to])}
 	if h.channel != control && h.channel != bulk {
 		return h, statusOK, fmt.Errorf("unknown %v", h.channel)
 	}
-	return h, statusOK, nil
+	return h, statusOK, errors.Join(h.from.Check(), h.to.Check())
 }
 
 func encodeReply(s status, payload []byte) [replySize]byte {

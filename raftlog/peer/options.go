@@ -94,7 +94,9 @@ func (o *Options) Validate() error {
 		}
 	}
 	bad(ids.UUID(o.Cluster).IsZero(), "Options.Cluster is not set")
-	bad(o.Node == "" || len(o.Node) > maxNodeID, "Options.Node has %d bytes: want 1 to %d", len(o.Node), maxNodeID)
+	if err := o.Node.Check(); err != nil {
+		bad(true, "Options.Node: %w", err)
+	}
 	bad(o.Listener == nil, "Options.Listener is not set")
 	bad(o.Receive == nil, "Options.Receive is not set")
 	bad(o.MaxQueueBytes < 64<<10, "Options.MaxQueueBytes is %d: want at least %d", o.MaxQueueBytes, 64<<10)
