@@ -16,6 +16,7 @@ const (
 	frameVersion     = 1
 	flagEmpty        = 1
 	headerSize       = 64
+	EmptyFrameSize   = headerSize // of a frame without records, and of no other
 	recordHeaderSize = 8
 	padSize          = 16
 	align            = 8

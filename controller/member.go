@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/raftlog"
 )
 
 // member is one controller's part in the controllers' Raft group: etcd raft over the store, and the state that its entries
@@ -122,7 +123,7 @@ func newMember(st *store, l *loaded, o *Options) (*member, error) {
 		PreVote:                   true,
 		ReadOnlyOption:            raft.ReadOnlySafe,
 		DisableProposalForwarding: true,
-		Logger:                    raftLogger{o.Logger},
+		Logger:                    raftlog.RaftLogger(o.Logger),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("controller: %w", err)
@@ -389,19 +390,3 @@ func newRaftID() uint64 {
 		}
 	}
 }
-
-// raftLogger passes what the library says on. Its fatal calls panic: guard catches them.
-type raftLogger struct{ zerolog.Logger }
-
-func (l raftLogger) Debug(v ...any)              {}
-func (l raftLogger) Debugf(f string, v ...any)   {}
-func (l raftLogger) Info(v ...any)               { l.Logger.Debug().Msg(fmt.Sprint(v...)) }
-func (l raftLogger) Infof(f string, v ...any)    { l.Logger.Debug().Msgf(f, v...) }
-func (l raftLogger) Warning(v ...any)            { l.Logger.Warn().Msg(fmt.Sprint(v...)) }
-func (l raftLogger) Warningf(f string, v ...any) { l.Logger.Warn().Msgf(f, v...) }
-func (l raftLogger) Error(v ...any)              { l.Logger.Error().Msg(fmt.Sprint(v...)) }
-func (l raftLogger) Errorf(f string, v ...any)   { l.Logger.Error().Msgf(f, v...) }
-func (l raftLogger) Fatal(v ...any)              { panic(fmt.Sprint(v...)) }
-func (l raftLogger) Fatalf(f string, v ...any)   { panic(fmt.Sprintf(f, v...)) }
-func (l raftLogger) Panic(v ...any)              { panic(fmt.Sprint(v...)) }
-func (l raftLogger) Panicf(f string, v ...any)   { panic(fmt.Sprintf(f, v...)) }

@@ -132,7 +132,7 @@ func (r *Replica) split(m *pb.Message) (part, rest *pb.Message) {
 // frameSize returns the size of the frame that belongs to e.
 func frameSize(e *pb.Entry) int64 {
 	if len(e.GetData()) == 0 {
-		return emptyFrameSize
+		return commitlog.EmptyFrameSize
 	}
 	ref, err := commitlog.DecodeRef(e.GetData())
 	if err != nil {

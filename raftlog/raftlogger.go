@@ -4,10 +4,14 @@ import (
 	"fmt"
 
 	"github.com/rs/zerolog"
+	"go.etcd.io/raft/v3"
 )
 
-// raftLogger passes what the Raft library says to the group's log: its chatter and its warnings, which are about
-// messages that come late, as debug; what it calls an error as such. A panic of the library becomes a raftPanic, which parks the replica.
+// RaftLogger passes what the Raft library says to l, also for the controllers' own Raft group: its chatter and its warnings,
+// which are about messages that come late, as debug; what it calls an error as such. What the library takes for the end of the
+// process is a panic, which the caller recovers: here it parks the replica.
+func RaftLogger(l zerolog.Logger) raft.Logger { return raftLogger{l} }
+
 type raftLogger struct{ l zerolog.Logger }
 
 func (g raftLogger) Debug(...any)                {}

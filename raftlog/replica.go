@@ -281,7 +281,7 @@ func (r *Replica) boot() {
 		Storage: r.st, Applied: uint64(r.applied), AsyncStorageWrites: true,
 		MaxSizePerMsg: thinLimit, MaxCommittedSizePerReady: thinLimit, MaxInflightMsgs: maxInflightMessages,
 		CheckQuorum: true, PreVote: true, StepDownOnRemoval: true, DisableProposalForwarding: true,
-		ReadOnlyOption: raft.ReadOnlySafe, Logger: raftLogger{r.logger},
+		ReadOnlyOption: raft.ReadOnlySafe, Logger: RaftLogger(r.logger),
 	})
 	if err != nil {
 		panic(raftPanic(err.Error()))

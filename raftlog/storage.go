@@ -11,9 +11,6 @@ import (
 	"github.com/ledgermq/ledgermq/internal/ids"
 )
 
-// emptyFrameSize is the size of a frame without records: its header. Only such a frame belongs to an entry without data.
-const emptyFrameSize = 64
-
 // storage is raft.Storage over the commit log. Raft reads from it only what it knows to be durable, so a write in progress
 // above that never shows. Entries are thin; the window serves those it still has.
 //
@@ -105,7 +102,7 @@ func (s *storage) translate(err error) error {
 // the empty entry of a new term.
 func thinEntry(term ids.Term, index ids.Index, ref commitlog.Ref) *pb.Entry {
 	e := &pb.Entry{Type: pb.EntryNormal.Enum(), Term: new(uint64(term)), Index: new(uint64(index))}
-	if ref.Size > emptyFrameSize {
+	if ref.Size > commitlog.EmptyFrameSize {
 		e.Data = commitlog.EncodeRef(ref)
 	}
 	return e
