@@ -262,22 +262,8 @@ func (r *Replica) serveHere(req *remoting.Command, pend *remoting.Pending) {
 		r.sendSlowly(req, pend)
 	case remoting.UpdateConsumerOffset:
 		r.updateOffset(req, pend)
-	case remoting.QueryConsumerOffset:
-		r.queryOffset(req, pend)
-	case remoting.SearchOffsetByTimestamp, remoting.GetMaxOffset, remoting.GetMinOffset, remoting.GetEarliestMsgStoreTime:
-		r.queueBounds(req, pend)
-	case remoting.LockBatchMQ, remoting.UnlockBatchMQ:
-		r.lockQueues(req, pend)
-	case remoting.ConsumerSendMsgBack:
-		r.sendBack(req, pend)
-	case remoting.UpdateAndCreateTopic:
-		r.putTopic(req, pend)
-	case remoting.DeleteTopicInBroker:
-		r.deleteTopic(req, pend)
-	case remoting.UpdateAndCreateSubscriptionGroup:
-		r.putGroup(req, pend)
 	default:
-		answerError(pend, refuse(remoting.RequestCodeNotSupported, "request code %d is not supported", req.Code))
+		r.slow(req.Code)(req, pend) // nothing else is forwarded
 	}
 }
 

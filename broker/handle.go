@@ -45,23 +45,35 @@ func (r *Replica) handle(c *remoting.Conn, req *remoting.Command) {
 		r.handleView(c, req)
 	case remoting.UpdateConsumerOffset:
 		r.handleUpdateOffset(c, req)
-	case remoting.QueryConsumerOffset:
-		c.Async(req, r.queryOffset)
-	case remoting.SearchOffsetByTimestamp, remoting.GetMaxOffset, remoting.GetMinOffset, remoting.GetEarliestMsgStoreTime:
-		c.Async(req, r.queueBounds)
-	case remoting.LockBatchMQ, remoting.UnlockBatchMQ:
-		c.Async(req, r.lockQueues)
-	case remoting.ConsumerSendMsgBack:
-		c.Async(req, r.sendBack)
-	case remoting.UpdateAndCreateTopic:
-		c.Async(req, r.putTopic)
-	case remoting.DeleteTopicInBroker:
-		c.Async(req, r.deleteTopic)
-	case remoting.UpdateAndCreateSubscriptionGroup:
-		c.Async(req, r.putGroup)
 	default:
-		c.ReplyError(req, remoting.RequestCodeNotSupported, fmt.Sprintf("request code %d is not supported", req.Code))
+		if slow := r.slow(req.Code); slow != nil {
+			c.Async(req, slow)
+		} else {
+			c.ReplyError(req, remoting.RequestCodeNotSupported, fmt.Sprintf("request code %d is not supported", req.Code))
+		}
 	}
+}
+
+// slow returns what answers a request that waits for a quorum or the disk, also one that waited for a master and met it here; nil for
+// another code.
+func (r *Replica) slow(code int32) func(*remoting.Command, *remoting.Pending) {
+	switch code {
+	case remoting.QueryConsumerOffset:
+		return r.queryOffset
+	case remoting.SearchOffsetByTimestamp, remoting.GetMaxOffset, remoting.GetMinOffset, remoting.GetEarliestMsgStoreTime:
+		return r.queueBounds
+	case remoting.LockBatchMQ, remoting.UnlockBatchMQ:
+		return r.lockQueues
+	case remoting.ConsumerSendMsgBack:
+		return r.sendBack
+	case remoting.UpdateAndCreateTopic:
+		return r.putTopic
+	case remoting.DeleteTopicInBroker:
+		return r.deleteTopic
+	case remoting.UpdateAndCreateSubscriptionGroup:
+		return r.putGroup
+	}
+	return nil
 }
 
 // refusal is an answer that is not OK: a code of the protocol and one line.
@@ -178,7 +190,26 @@ func (r *Replica) topic(name string) (state.Topic, *refusal) {
 	return state.Topic{}, refuse(remoting.TopicNotExist, "topic %q does not exist in group %s: create it, or send to it while auto-create is on", name, r.group)
 }
 
-// queue reads the queueId field and checks it against the topic.
+// confirmedQueue confirms that this replica is master, as confirm does, and then finds the queue that a request names.
+func (r *Replica) confirmedQueue(req *remoting.Command) (t state.Topic, q ids.QueueID, err error) {
+	ctx, cancel := r.requestContext()
+	defer cancel()
+	if err := r.confirm(ctx); err != nil {
+		return t, 0, err
+	}
+	name, err := req.MustString("topic")
+	if err != nil {
+		return t, 0, err
+	}
+	t, ref := r.topic(name)
+	if ref != nil {
+		return t, 0, ref
+	}
+	q, err = queueOf(&t, req)
+	return t, q, err
+}
+
+// queueOf reads the queueId field and checks it against the topic.
 func queueOf(t *state.Topic, req *remoting.Command) (ids.QueueID, error) {
 	q, err := req.MustInt32("queueId")
 	if err != nil {

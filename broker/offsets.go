@@ -258,32 +258,16 @@ func (r *Replica) queryOffset(req *remoting.Command, pend *remoting.Pending) {
 		answerError(pend, err)
 		return
 	}
-	name, err := req.MustString("topic")
-	if err != nil {
-		answerError(pend, err)
-		return
-	}
 	if err := r.awaitCommits(group); err != nil {
 		answerError(pend, err)
 		return
 	}
-	ctx, cancel := r.requestContext()
-	defer cancel()
-	if err := r.confirm(ctx); err != nil {
-		answerError(pend, err)
-		return
-	}
-	t, ref := r.topic(name)
-	if ref != nil {
-		answerError(pend, ref)
-		return
-	}
-	q, err := queueOf(&t, req)
+	t, q, err := r.confirmedQueue(req)
 	if err != nil {
 		answerError(pend, err)
 		return
 	}
-	if o, stored := r.st.ConsumerOffset(group, name, q); stored {
+	if o, stored := r.st.ConsumerOffset(group, t.Name, q); stored {
 		answerOffset(pend, int64(o))
 		return
 	}
@@ -325,7 +309,7 @@ func (r *Replica) offsetWithoutMaster(req *remoting.Command, pend *remoting.Pend
 			return
 		}
 	}
-	pend.Answer(remoting.NewResponse(remoting.ServiceNotAvailable, "[NOT_STORED] group "+r.group+" has no master at the moment: ask again"))
+	pend.Answer(remoting.NewResponse(remoting.ServiceNotAvailable, r.forwardRemark(errNoMaster)))
 }
 
 func liveMaster(g *controllerpb.Group) bool { return g.GetMaster() != nil && g.GetMaster().GetLive() }
@@ -343,23 +327,7 @@ func (r *Replica) queueBounds(req *remoting.Command, pend *remoting.Pending) {
 		r.forwardPending(req, pend)
 		return
 	}
-	ctx, cancel := r.requestContext()
-	defer cancel()
-	if err := r.confirm(ctx); err != nil {
-		answerError(pend, err)
-		return
-	}
-	name, err := req.MustString("topic")
-	if err != nil {
-		answerError(pend, err)
-		return
-	}
-	t, ref := r.topic(name)
-	if ref != nil {
-		answerError(pend, ref)
-		return
-	}
-	q, err := queueOf(&t, req)
+	t, q, err := r.confirmedQueue(req)
 	if err != nil {
 		answerError(pend, err)
 		return
