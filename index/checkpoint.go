@@ -181,15 +181,10 @@ func (x *Index) CutFront(base ids.PhysicalOffset) error {
 // a cut there leaves: queues in ascending order of keys, first inclusive. The offset is the queue's end when nothing is
 // left. It returns an error when a part of the log below base is not indexed.
 func (x *Index) CutMins(base ids.PhysicalOffset, visit func(k Key, first ids.QueueOffset) error) error {
-	x.mu.RLock()
-	if x.closed {
-		x.mu.RUnlock()
-		return ErrClosed
+	v, at, err := x.present()
+	if err != nil {
+		return err
 	}
-	v := x.version
-	v.refs.Add(1)
-	at := x.front
-	x.mu.RUnlock()
 	defer v.unref()
 	var below []slot
 	for _, s := range v.slots {
@@ -205,7 +200,7 @@ func (x *Index) CutMins(base ids.PhysicalOffset, visit func(k Key, first ids.Que
 	if at < base {
 		return fmt.Errorf("the queue index has no %d, which a cut at %d needs", at, base)
 	}
-	err := mergeRows(below, func(k Key, _, next ids.QueueOffset) error {
+	err = mergeRows(below, func(k Key, _, next ids.QueueOffset) error {
 		if x.goneNow(k) {
 			return nil
 		}

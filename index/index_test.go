@@ -115,17 +115,7 @@ func TestDamageWhileRunning(t *testing.T) {
 		if !met || x.Covered() != 0 || !slices.Equal(x.Missing(), []Span{{0, testSegment}}) {
 			t.Fatalf("page %d is damaged: met %v, covered %d, holes %v", page, met, x.Covered(), x.Missing())
 		}
-		err = x.Rebuild(Span{0, testSegment}, func(add func(Key, ids.QueueOffset, Entry) error) error {
-			for _, m := range w.log {
-				if err := add(m.k, m.qo, m.e); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w.rebuild(t, x)
 		w.check(t, x)
 	}
 	if err := x.Rebuild(Span{0, testSegment}, nil); err == nil {
@@ -467,26 +457,10 @@ func TestHoleBeforeFiles(t *testing.T) {
 	x = w.open(t, mem)
 	const dropped = 2
 	x.Drop(dropped) // before the rebuild, and another one after it
-	rebuild := func() {
-		t.Helper()
-		for _, s := range x.Missing() {
-			err := x.Rebuild(s, func(add func(Key, ids.QueueOffset, Entry) error) error {
-				for _, m := range w.log {
-					if err := add(m.k, m.qo, m.e); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 	if holes := x.Missing(); !slices.Equal(holes, []Span{{0, testSegment}}) {
 		t.Fatalf("holes %v", holes)
 	}
-	rebuild()
+	w.rebuild(t, x)
 	x.Drop(dropped + 1)
 	if err := x.CutFront(testSegment); err != nil {
 		t.Fatal(err)
@@ -505,7 +479,7 @@ func TestHoleBeforeFiles(t *testing.T) {
 	if err := x.Verify(); !errors.As(err, new(*CorruptionError)) {
 		t.Fatalf("verify of a damaged file: %v", err)
 	}
-	rebuild()
+	w.rebuild(t, x)
 	if w.check(t, x); x.Covered() < w.end {
 		t.Fatalf("covered %d of %d", x.Covered(), w.end)
 	}

@@ -174,6 +174,17 @@ func (x *Index) Range(k Key) (first, next ids.QueueOffset, ok bool) {
 	return 0, 0, false
 }
 
+// present returns the present version, with a reference for the caller, and the front. It returns ErrClosed after Close.
+func (x *Index) present() (v *version, front ids.PhysicalOffset, err error) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if x.closed {
+		return nil, 0, ErrClosed
+	}
+	x.version.refs.Add(1)
+	return x.version, x.front, nil
+}
+
 // giveUp drops the file that err tells to be damaged, and returns err.
 func (x *Index) giveUp(err error) error {
 	var bad *CorruptionError
@@ -194,14 +205,10 @@ func (x *Index) giveUp(err error) error {
 
 // Verify reads every page of every file. It returns the damage that it finds, and gives those files up.
 func (x *Index) Verify() error {
-	x.mu.RLock()
-	if x.closed {
-		x.mu.RUnlock()
-		return ErrClosed
+	v, _, err := x.present()
+	if err != nil {
+		return err
 	}
-	v := x.version
-	v.refs.Add(1)
-	x.mu.RUnlock()
 	defer v.unref()
 	var all []error
 	for _, s := range v.slots {

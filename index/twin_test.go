@@ -352,6 +352,16 @@ func (t *twin) fill(tb testing.TB, x *Index, fs vfs.FS) *Index {
 		_ = x.Close()
 		return t.open(tb, fs)
 	}
+	t.rebuild(tb, x)
+	if left := x.Missing(); len(left) > 0 {
+		tb.Fatalf("holes after rebuilding all: %v", left)
+	}
+	return x
+}
+
+// rebuild fills all holes from the log.
+func (t *twin) rebuild(tb testing.TB, x *Index) {
+	tb.Helper()
 	for _, s := range x.Missing() {
 		err := x.Rebuild(s, func(add func(Key, ids.QueueOffset, Entry) error) error {
 			for _, m := range t.log {
@@ -365,10 +375,6 @@ func (t *twin) fill(tb testing.TB, x *Index, fs vfs.FS) *Index {
 			tb.Fatal(err)
 		}
 	}
-	if left := x.Missing(); len(left) > 0 {
-		tb.Fatalf("holes after rebuilding all: %v", left)
-	}
-	return x
 }
 
 // files checks that the number of files follows from the number of segments.
