@@ -94,7 +94,7 @@ func (c *Client) runFetch(topic string, f *fetch) {
 		// What the caller gets is what the cache made of it: it may know of a higher term.
 		f.route, _ = c.cache.route(topic)
 	case errors.Is(f.err, ErrTopicNotFound):
-		c.cache.drop(topic)
+		c.cache.missing(c.o.now(), topic)
 	}
 	c.mu.Unlock()
 	close(f.done)

@@ -28,7 +28,7 @@ type options struct {
 
 func defaults() options {
 	return options{
-		dialTimeout: time.Second, callTimeout: 10 * time.Second, slowAfter: time.Second,
+		dialTimeout: time.Second, callTimeout: 10 * time.Second, slowAfter: 500 * time.Millisecond,
 		routeTimeout: 2 * time.Second, routeEvery: 30 * time.Second,
 		minBackoff: 20 * time.Millisecond, maxBackoff: 100 * time.Millisecond,
 		producerGroup: "LEDGERMQ_TOOLS", autoCreate: true, now: time.Now, logger: zerolog.Nop(),
@@ -68,7 +68,7 @@ func WithDialTimeout(d time.Duration) Option { return func(o *options) { o.dialT
 func WithCallTimeout(d time.Duration) Option { return func(o *options) { o.callTimeout = d } }
 
 // WithSlowAfter sets how long a broker may take to answer one send until other sends avoid it for a while, where there is
-// another one. The default is 1 s.
+// another one, and the name servers are asked whether it was replaced. The default is 500 ms.
 func WithSlowAfter(d time.Duration) Option { return func(o *options) { o.slowAfter = d } }
 
 // WithRouteTimeout bounds how long one name server is waited for. The default is 2 s.

@@ -261,17 +261,39 @@ func (p *Producer) choose(ctx context.Context, out outgoing, avoid string) (targ
 	return at, nil
 }
 
-// attempt sends once. While it waits longer than slowAfter other sends avoid the broker.
+// errMoved ends the wait for a master that was replaced: a paused or cut-off machine never answers.
+var errMoved = errors.New("the group has another master meanwhile")
+
+// attempt sends once. While it waits longer than slowAfter other sends avoid the broker, and the name servers are asked whether
+// the group has another master. Then it waits no longer.
 func (p *Producer) attempt(ctx context.Context, out outgoing, at target) (*remoting.Command, error) {
 	c := p.c
 	ctx, cancel := context.WithTimeout(ctx, c.o.callTimeout)
 	defer cancel()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
 	waiting := true // guarded by c.mu: a timer that fires as the answer comes must not outlive it
 	slow := time.AfterFunc(c.o.slowAfter, func() {
 		c.mu.Lock()
-		defer c.mu.Unlock()
-		if waiting {
-			c.cache.suspectAddr(c.o.now(), at.group, at.addr)
+		if !waiting || c.closed {
+			c.mu.Unlock()
+			return
+		}
+		c.cache.suspectAddr(c.o.now(), at.group, at.addr)
+		c.wg.Add(1)
+		c.mu.Unlock()
+		defer c.wg.Done()
+		for another := false; ; another = true {
+			c.refreshAfter(ctx, out.topic, another)
+			c.mu.Lock()
+			moved := c.cache.moved(at)
+			c.mu.Unlock()
+			if moved {
+				giveUp(errMoved)
+			}
+			if !pause(ctx, c.o.slowAfter/4) {
+				return
+			}
 		}
 	})
 	resp, err := c.conns.call(ctx, at.addr, p.request(out, at))
@@ -281,6 +303,9 @@ func (p *Producer) attempt(ctx context.Context, out outgoing, at target) (*remot
 	c.mu.Unlock()
 	if err != nil {
 		c.suspect(at.group, at.addr)
+		if errors.Is(context.Cause(ctx), errMoved) {
+			err = fmt.Errorf("%w: %w", errMoved, err)
+		}
 		return nil, err
 	}
 	c.heard(at.group, at.addr, resp)

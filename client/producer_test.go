@@ -531,3 +531,59 @@ func TestSendToReadOnlyTopic(t *testing.T) {
 		t.Errorf("after it was made writable: %v", err)
 	}
 }
+
+// TestReplacedMasterIsNotWaitedFor: a paused master never answers. When the group has another one, a send that waits for it ends
+// as unknown at once, and the next one goes to the new master.
+func TestReplacedMasterIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	ns, _ := startNamesrv(t, nil)
+	log := newFakeLog()
+	paused, next := startBroker(t, "g1", log), startBroker(t, "g1", log)
+	paused.register(ns, 0, 5, topic("orders", 1))
+	paused.setHook(func(_ *remoting.Conn, req *remoting.Command) bool { return req.Code == remoting.SendMessageV2 })
+	c := newClient(t, []string{ns}, WithSlowAfter(5*time.Millisecond), WithCallTimeout(patience))
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Producer().Send(within(t, patience), Message{Topic: "orders"})
+		done <- err
+	}()
+	eventually(t, "the paused master has the send", func() bool { return paused.called(remoting.SendMessageV2) > 0 })
+	next.register(ns, 0, 6, topic("orders", 1))
+	if err := <-done; !errors.Is(err, ErrUnknown) || !strings.Contains(err.Error(), "another master") {
+		t.Fatalf("the send that waited: %v", err)
+	}
+	if _, err := c.Producer().Send(within(t, patience), Message{Topic: "orders"}); err != nil {
+		t.Fatalf("the next one: %v", err)
+	}
+	if n := paused.called(remoting.SendMessageV2); n != 1 {
+		t.Errorf("the paused master got %d sends", n)
+	}
+}
+
+// TestAllBrokersAway: the name servers know nothing of a topic whose brokers are all away. A client that knew it waits for them.
+func TestAllBrokersAway(t *testing.T) {
+	t.Parallel()
+	ns, _ := startNamesrv(t, nil)
+	log := newFakeLog()
+	b := startBroker(t, "g1", log)
+	b.register(ns, 0, 5, topic("orders", 1))
+	c := newClient(t, []string{ns}, WithoutAutoCreate())
+	if _, err := c.Producer().Send(within(t, patience), Message{Topic: "orders"}); err != nil {
+		t.Fatal(err)
+	}
+	b.stop()
+	eventually(t, "the topic is out of the routes", func() bool {
+		_, err := c.Route(t.Context(), "orders")
+		return errors.Is(err, ErrTopicNotFound)
+	})
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Producer().Send(within(t, patience), Message{Topic: "orders"})
+		done <- err
+	}()
+	again := startBroker(t, "g1", log)
+	again.register(ns, 0, 6, topic("orders", 1))
+	if err := <-done; err != nil {
+		t.Fatalf("a send while all brokers were away: %v", err)
+	}
+}

@@ -86,8 +86,22 @@ func (c *routeCache) put(now time.Time, r Route) {
 	}
 }
 
-// drop forgets a topic that does not exist any more.
+// drop forgets a topic that was deleted.
 func (c *routeCache) drop(topic string) { delete(c.topics, topic) }
+
+// missing forgets a topic that no name server knows, unless it was there a moment ago: then all its brokers may be away, which
+// looks the same there. What lives still tells whether the topic does.
+func (c *routeCache) missing(now time.Time, topic string) {
+	if t := c.topics[topic]; t != nil && now.Sub(t.fetched) > layoutGrace {
+		delete(c.topics, topic)
+	}
+}
+
+// moved tells whether the group has another master than the one at addr, of a higher term.
+func (c *routeCache) moved(at target) bool {
+	g := c.groups[at.group]
+	return g != nil && g.info.Term > at.term && g.info.Master() != "" && g.info.Master() != at.addr
+}
 
 // hint takes over the master that a broker named in an answer.
 func (c *routeCache) hint(group, addr string, term ids.Term) {
@@ -134,7 +148,8 @@ func (c *routeCache) route(topic string) (Route, bool) {
 type target struct {
 	group string
 	queue ids.QueueID
-	addr  string // of the master
+	addr  string   // of the master
+	term  ids.Term // of the master
 }
 
 // any picks the turn-th of all writable queues with a master. Groups that are suspected, or named in avoid, are taken only
@@ -164,7 +179,8 @@ func (c *routeCache) any(now time.Time, topic string, turn uint64, avoid string)
 	}
 	name := good[turn%uint64(len(good))]
 	queue := turn / uint64(len(good)) % uint64(t.layout[name].write)
-	return target{group: name, queue: ids.QueueID(queue), addr: c.groups[name].info.Master()}, true
+	g := c.groups[name].info
+	return target{group: name, queue: ids.QueueID(queue), addr: g.Master(), term: g.Term}, true
 }
 
 // writable tells whether the newest route of a topic has a queue to send to, be its master there or away. It is false only
@@ -205,7 +221,8 @@ func (c *routeCache) ordered(topic, key string) (target, bool) {
 	n := h.Sum64() % total
 	for _, p := range parts {
 		if n < uint64(p.write) {
-			return target{group: p.group, queue: ids.QueueID(n), addr: c.group(p.group).info.Master()}, true
+			g := c.group(p.group).info
+			return target{group: p.group, queue: ids.QueueID(n), addr: g.Master(), term: g.Term}, true
 		}
 		n -= uint64(p.write)
 	}
