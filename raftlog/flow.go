@@ -261,6 +261,8 @@ func (r *Replica) PeerDown(node ids.NodeID) {
 		for _, p := range r.sortedMembers() {
 			if p.Node == node && p.current && p.ID != r.cfg.Replica {
 				p.flow = flow{}
+				p.closed = true
+				r.masterClosed = r.masterClosed || p.ID == r.lead
 				r.rn.ReportUnreachable(uint64(p.ID))
 			}
 		}

@@ -326,6 +326,7 @@ func (g *Group) publish(all bool) {
 	s := g.r.snapshot()
 	if old := g.status.Load(); !all && old.Role == s.Role && old.Epoch == s.Epoch && old.Term == s.Term {
 		s.Voters, s.Learners, s.Heard = old.Voters, old.Learners, old.Heard
+		s.MasterSilent, s.MasterClosed = old.MasterSilent, old.MasterClosed
 	} else {
 		g.r.memberStatus(&s)
 	}

@@ -98,7 +98,7 @@ func (r *Replica) step(env peer.Envelope) {
 			r.refuse(env, "its sender is not a member of this epoch")
 			return
 		}
-		p.heard = r.ticks
+		p.heard, p.closed = r.ticks, false
 	}
 	switch m.GetType() {
 	case pb.MsgApp:
@@ -125,6 +125,9 @@ func (r *Replica) step(env peer.Envelope) {
 		}
 	}
 	_ = r.rn.Step(m)
+	if t := m.GetType(); (t == pb.MsgApp || t == pb.MsgHeartbeat) && m.GetTerm() >= uint64(r.owner.Term) {
+		r.masterHeard, r.masterClosed = r.ticks, false
+	}
 	if m.GetType() == pb.MsgAppResp {
 		r.ackDirty = true
 		if r.leading && !m.GetReject() && m.GetTerm() == uint64(r.owner.Term) {

@@ -64,15 +64,19 @@ type Replica struct {
 	booted    int64 // tick in which the record in force came into force
 	lead      ids.ReplicaID
 	leading   bool
-	state     raft.StateType
-	ownEmpty  ids.Index // the entry with which this leadership began, 0 when it is not shown yet
-	role      Role
-	roleTold  bool
-	commit    ids.Index
-	applied   ids.Index
-	synced    ids.Index
-	cuts      int64 // truncations so far: a job given out before the last one says nothing about what is durable
-	maxTime   int64 // of all frames this replica has had
+	// masterHeard is the tick of the last word of a master; masterClosed: its connection was closed since.
+	masterHeard  int64
+	masterClosed bool
+	commits      [commitMemory]ids.Index // commit index at the last ticks
+	state        raft.StateType
+	ownEmpty     ids.Index // the entry with which this leadership began, 0 when it is not shown yet
+	role         Role
+	roleTold     bool
+	commit       ids.Index
+	applied      ids.Index
+	synced       ids.Index
+	cuts         int64 // truncations so far: a job given out before the last one says nothing about what is durable
+	maxTime      int64 // of all frames this replica has had
 
 	form  proposals
 	reads reads
@@ -115,6 +119,7 @@ type member struct {
 	conflict bool      // it has another record of the epoch in force
 	match    ids.Index // as of the last refresh, master only
 	flow     flow
+	watch
 }
 
 // Output is what a turn produced. The shell sends Sends first, then hands Jobs to the writer; both in order.
@@ -237,6 +242,7 @@ func (r *Replica) install(rec EpochRecord, encoded []byte) {
 				r.members[m.ID] = p
 			}
 			p.Member, p.current, p.match, p.attached, p.conflict, p.flow = m, true, 0, -attachEvery, false, flow{}
+			p.watch = watch{closed: p.closed}
 		}
 	}
 }
@@ -245,6 +251,7 @@ func (r *Replica) install(rec EpochRecord, encoded []byte) {
 func (r *Replica) boot() {
 	r.rn, r.lead, r.leading, r.ownEmpty, r.state = nil, 0, false, 0, raft.StateFollower
 	r.booted = r.ticks
+	r.masterHeard, r.masterClosed = r.ticks, false
 	self, ok := r.record.Member(r.cfg.Replica)
 	switch {
 	case !ok:
@@ -349,6 +356,7 @@ func (r *Replica) Tick() {
 			m.flow.tick(r, m)
 		}
 		r.refresh()
+		r.watchMembers()
 	})
 }
 

@@ -30,6 +30,11 @@ type Status struct {
 	Learners []MemberStatus
 	Heard    int // voters heard within the last second, with this replica itself when it votes
 
+	// MasterSilent is how long a follower has not heard a master of its term, since it began its epoch at most; 0 on a master.
+	// MasterClosed tells that the connection to the master's node was closed and the master was not heard since.
+	MasterSilent time.Duration
+	MasterClosed bool
+
 	K      int // voters that an answered entry is on
 	MinISR int
 
@@ -43,6 +48,13 @@ type MemberStatus struct {
 	Member
 	Match ids.Index // last entry known to be durable there; only a master knows it, else 0
 	Heard bool      // heard within the last second
+
+	// What a master sees of the member, 0 and false elsewhere. Stalled is for how long it has answered nothing, or was behind and
+	// did not advance. CaughtUp is for how long it has had everything that was committed a moment before. Closed tells that the
+	// connection to its node was closed and it was not heard since.
+	Stalled  time.Duration
+	CaughtUp time.Duration
+	Closed   bool
 }
 
 // Status returns the whole snapshot.
@@ -79,6 +91,10 @@ func (r *Replica) snapshot() Status {
 func (r *Replica) memberStatus(s *Status) {
 	r.refresh()
 	second := int64(time.Second / r.cfg.Tick)
+	s.MasterSilent, s.MasterClosed = 0, false
+	if !r.leading {
+		s.MasterSilent, s.MasterClosed = r.since(r.masterHeard), r.masterClosed
+	}
 	list := func(members []Member, voters bool) (out []MemberStatus) {
 		for _, m := range members {
 			ms := MemberStatus{Member: m}
@@ -88,6 +104,7 @@ func (r *Replica) memberStatus(s *Status) {
 				ms.Heard = p.heard >= 0 && r.ticks-p.heard <= second
 				if r.leading {
 					ms.Match = p.match
+					ms.Stalled, ms.CaughtUp, ms.Closed = r.stalled(p), r.caughtUp(p), p.closed
 				}
 			}
 			if voters && ms.Heard {
