@@ -14,12 +14,14 @@ import (
 	"github.com/ledgermq/ledgermq/raftlog"
 )
 
-// controllerLoop registers the node and then sends a heartbeat every 200 ms for as long as the node lives. What the answers
+// controllerLoop registers the node and then sends a heartbeat every 200 ms for as long as the node lives, or every 50 ms while
+// something is urgent. What the answers
 // want is a state to work towards, never an event: a lost answer costs nothing.
 func (n *Node) controllerLoop() {
 	registered := false
-	tick := time.NewTicker(heartbeatEvery)
+	tick := time.NewTicker(urgentEvery)
 	defer tick.Stop()
+	var last time.Time
 	for quiet := false; ; {
 		err := n.controllerTurn(&registered)
 		switch {
@@ -39,13 +41,38 @@ func (n *Node) controllerLoop() {
 			quiet = true
 			n.log.Warn().Err(err).Msg("no controller answers: sends and consumers go on, membership stays as it is")
 		}
-		select {
-		case <-tick.C:
-		case <-n.beat:
-		case <-n.ctx.Done():
-			return
+		last = time.Now()
+		for due := false; !due; {
+			select {
+			case <-tick.C:
+				due = time.Since(last) >= heartbeatEvery || n.urgent()
+			case <-n.beat:
+				due = true
+			case <-n.ctx.Done():
+				return
+			}
 		}
 	}
+}
+
+// urgent tells whether a replica here has news that must not wait for the next regular heartbeat: it misses its master, or as a
+// master it misses a member. What has not changed for a while is news no more.
+func (n *Node) urgent() bool {
+	for _, r := range n.open() {
+		st := r.raft.Status()
+		if st.Epoch == 0 || st.Parked != "" {
+			continue
+		}
+		if st.Role != raftlog.RoleMaster && (st.MasterClosed || st.MasterSilent >= urgentAfter) && st.MasterSilent < urgentFor {
+			return true
+		}
+		for _, m := range st.Voters {
+			if m.Stalled >= urgentAfter && m.Stalled < urgentFor {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (n *Node) controllerTurn(registered *bool) error {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -337,7 +338,12 @@ func (r *Replica) wanted(record *raftlog.EpochRecord, w *controllerpb.WantedRepl
 			return
 		}
 	}
-	if w.Campaign && uint64(st.Term) == w.CampaignTerm && st.Epoch > 0 && r.campaigned.Swap(w.CampaignTerm+1) != w.CampaignTerm+1 {
+	// A campaign in the epoch that is just being adopted waits for it.
+	term := uint64(st.Term)
+	if record != nil && record.Epoch > st.Epoch {
+		term = uint64(ids.MakeTerm(record.Epoch, 0))
+	}
+	if w.Campaign && term == w.CampaignTerm && r.campaigned.Swap(w.CampaignTerm+1) != w.CampaignTerm+1 {
 		r.log.Info().Msg("the controller asks this replica to campaign")
 		r.raft.Campaign()
 	}
@@ -365,6 +371,15 @@ func (r *Replica) report(rep *controllerpb.ReplicaReport) {
 	rep.Term, rep.Commit, rep.Applied = uint64(st.Term), uint64(st.Commit), uint64(st.Applied)
 	rep.LastIndex, rep.EndOffset = uint64(st.Last), int64(st.End)
 	rep.Starts = r.clog.Meta().Starts
+	rep.MasterSilentMillis, rep.MasterClosed = st.MasterSilent.Milliseconds(), st.MasterClosed
+	if st.Role == raftlog.RoleMaster {
+		for _, m := range slices.Concat(st.Voters, st.Learners) {
+			if m.ID != st.Replica {
+				rep.Members = append(rep.Members, &controllerpb.MemberReport{ReplicaId: uint64(m.ID), Match: uint64(m.Match),
+					StalledMillis: m.Stalled.Milliseconds(), Closed: m.Closed, CaughtUpMillis: m.CaughtUp.Milliseconds()})
+			}
+		}
+	}
 	if last, err := r.clog.TermOf(st.Last); err == nil {
 		rep.LastTerm = uint64(last)
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/ledgermq/ledgermq/internal/ids"
-	"github.com/ledgermq/ledgermq/raftlog"
 )
 
 // Apply changes the state by one command. A *RefusedError means that the command changed nothing. What the proposer compared
@@ -22,6 +21,8 @@ func (s *State) Apply(c command) error {
 		return s.applyReport(c)
 	case *createGroupCommand:
 		return s.applyCreateGroup(c)
+	case *issueEpochCommand:
+		return s.applyIssueEpoch(c)
 	}
 	panic(fmt.Sprintf("controller: no way to apply a %T", c))
 }
@@ -99,10 +100,14 @@ func (s *State) applyReport(c *reportCommand) error {
 	}
 	for _, f := range c.Masters {
 		g, r := s.replicaOn(f.Group, f.Replica, c.Node)
+		// A master has applied an entry of its own term. One of an epoch that is not the newest activates nothing.
 		if r == nil || r.Lost != "" || f.Term.Epoch() < 1 || f.Term.Epoch() > g.Epoch || f.Term <= g.Master.Term {
 			continue
 		}
 		g.Master = masterEntry{Replica: f.Replica, Term: f.Term}
+		if g.Active < g.Epoch && f.Term.Epoch() == g.Epoch {
+			g.activate()
+		}
 		s.touchGroup(g)
 	}
 	return nil
@@ -165,25 +170,13 @@ func lostReason(r *replicaEntry, f replicaFacts) string {
 
 // issueFirst issues epoch 1: the lowest V slots vote, the others learn.
 func (s *State) issueFirst(g *groupEntry) {
-	record := raftlog.EpochRecord{
-		Cluster:     ids.ClusterID(s.cluster.Cluster),
-		Group:       ids.GroupID(g.ID),
-		Epoch:       1,
-		A:           uint8(g.Answers),
-		MinISR:      uint8(g.MinISR),
-		SegmentSize: g.SegmentSize,
+	var first voterSet
+	for _, r := range g.Replicas[:Voters(g.Answers, g.Members)] {
+		first = append(first, r.ID)
 	}
-	v := Voters(g.Answers, g.Members)
-	for i, r := range g.Replicas {
-		m := raftlog.Member{ID: r.ID, Slot: r.Slot, Node: r.Node, Incarnation: ids.Incarnation(r.Incarnation)}
-		if i < v {
-			record.Voters = append(record.Voters, m)
-		} else {
-			record.Learners = append(record.Learners, m)
-		}
-	}
-	g.Epoch = 1
-	g.Record = record.Encode()
+	slices.Sort(first)
+	s.issue(g, first)
+	g.activate()
 }
 
 func (s *State) applyCreateGroup(c *createGroupCommand) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -153,10 +154,78 @@ func (c *calls) Heartbeat(ctx context.Context, req *pb.HeartbeatRequest) (*pb.He
 			return nil, err
 		}
 	}
+	s.decide(ctx, node)
 	if err := s.notLeader(); err != nil {
 		return nil, err
 	}
 	return s.wanted(node), nil
+}
+
+// decide works towards what each group with a replica on the node should have, and waits a short time for an epoch that it
+// proposes. The node that spoke may be the one that has to know it first.
+func (s *Server) decide(ctx context.Context, node ids.NodeID) {
+	type proposal struct {
+		cmd  *issueEpochCommand
+		name string
+		d    decision
+	}
+	var list []proposal
+	now := s.o.Clock()
+	s.readState(func(st *State) {
+		for _, name := range sortedKeys(st.groups) {
+			g := st.groups[name]
+			if !slices.ContainsFunc(g.Replicas, func(r replicaEntry) bool { return r.Node == node }) {
+				continue
+			}
+			v, free := s.soft.view(now, g)
+			if !free {
+				continue
+			}
+			d := g.decide(v)
+			s.soft.begin(ids.GroupID(g.ID), d)
+			if d.voters != nil {
+				cmd := &issueEpochCommand{Group: g.ID, Epoch: g.Epoch, Voters: d.voters, Reason: cut(d.reason), Millis: now.UnixMilli()}
+				list = append(list, proposal{cmd, name, d})
+			}
+		}
+	})
+	for _, p := range list {
+		_ = s.proposeSoon(ctx, p.cmd, func(err error) { // what was not made is decided again
+			id := ids.GroupID(p.cmd.Group)
+			s.soft.end(s.o.Clock(), id, p.cmd.Epoch+1, p.d, err == nil)
+			if err != nil {
+				s.log.Warn().Str("group", p.name).Err(err).Stringer("voters", p.d.voters).Msg("a change of the SyncStateSet was not made")
+				return
+			}
+			s.log.Info().Str("group", p.name).Uint32("epoch", uint32(p.cmd.Epoch+1)).Stringer("voters", p.d.voters).
+				Str("reason", p.d.reason).Msg("the SyncStateSet changes")
+		})
+	}
+}
+
+// proposeSoon proposes a command and waits for it for at most reportWait; then its error is nil. then is called with what became
+// of it, which may be later.
+func (s *Server) proposeSoon(ctx context.Context, cmd command, then func(error)) error {
+	done := make(chan error, 1)
+	if err := s.post(ctx, func(lp *loop) { lp.propose(cmd, done) }); err != nil {
+		then(err)
+		return err
+	}
+	result := make(chan error, 1)
+	s.wg.Go(func() { // ends with the proposal, its leadership or the server
+		err := s.wait(s.ctx, done)
+		then(err)
+		result <- err
+	})
+	timer := time.NewTimer(reportWait)
+	defer timer.Stop()
+	select {
+	case err := <-result:
+		return err
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return nil
 }
 
 // checkHeartbeat refuses what does not come from the process that speaks for the node, and cuts what is too long.
@@ -219,33 +288,17 @@ func (s *Server) report(ctx context.Context, node ids.NodeID, session hexID, req
 	if cmd == nil || !s.soft.beginReport(node, session) {
 		return nil
 	}
-	done := make(chan error, 1)
-	result := make(chan error, 1)
-	if err := s.post(ctx, func(lp *loop) { lp.propose(cmd, done) }); err != nil {
-		s.soft.endReport(node, session)
-		return err
-	}
-	s.wg.Go(func() { // ends with the proposal, its leadership or the server
-		err := s.wait(s.ctx, done)
+	err := s.proposeSoon(ctx, cmd, func(err error) {
 		s.soft.endReport(node, session)
 		if err == nil {
 			s.logReport(cmd)
 		}
-		result <- err
 	})
-	timer := time.NewTimer(reportWait)
-	defer timer.Stop()
-	select {
-	case err := <-result:
-		var refused *RefusedError
-		if errors.As(err, &refused) {
-			return refused
-		}
-		return nil // a report that was lost is made again
-	case <-timer.C:
-	case <-ctx.Done():
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		return refused
 	}
-	return nil
+	return nil // a report that was lost is made again
 }
 
 func (s *Server) logReport(cmd *reportCommand) {
@@ -320,7 +373,7 @@ func (c *calls) ListGroups(ctx context.Context, _ *pb.ListGroupsRequest) (*pb.Li
 	resp := &pb.ListGroupsResponse{}
 	s.readState(func(st *State) {
 		for _, name := range sortedKeys(st.groups) {
-			resp.Groups = append(resp.Groups, st.describe(st.groups[name], nodes))
+			resp.Groups = append(resp.Groups, s.describe(st, st.groups[name], nodes))
 		}
 	})
 	return resp, nil
@@ -332,7 +385,7 @@ func (s *Server) group(name string) (*pb.Group, error) {
 	var out *pb.Group
 	s.readState(func(st *State) {
 		if g := st.groups[name]; g != nil {
-			out = st.describe(g, nodes)
+			out = s.describe(st, g, nodes)
 		}
 	})
 	if out == nil {

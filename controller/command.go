@@ -24,6 +24,7 @@ const (
 	typeRegister    = 2
 	typeReport      = 3
 	typeCreateGroup = 4
+	typeIssueEpoch  = 5
 )
 
 // requestID names one proposal of one life of a member.
@@ -123,6 +124,8 @@ func decodeCommand(b []byte) (requestID, command, error) {
 		c = &reportCommand{}
 	case typeCreateGroup:
 		c = &createGroupCommand{}
+	case typeIssueEpoch:
+		c = &issueEpochCommand{}
 	default:
 		return id, nil, &UnknownCommandError{b[0], b[1]}
 	}

@@ -74,9 +74,10 @@ func (s *Server) wanted(node ids.NodeID) *pb.HeartbeatResponse {
 			for i := range g.Replicas {
 				if r := &g.Replicas[i]; r.Node == node {
 					w := st.wantedReplica(g, r)
-					// The first of `on` leads first; later masters are Raft's choice.
-					if i == 0 && g.Epoch > 0 && g.Master.Replica == 0 && r.Lost == "" {
-						w.CampaignTerm, w.Campaign = s.soft.mayCampaign(now, node, r.ID)
+					if g.Epoch > 0 && !s.soft.mayHaveRecord(now, g, r) {
+						w.EpochRecord = nil
+					} else {
+						w.CampaignTerm, w.Campaign = s.soft.mayCampaign(now, g, r)
 					}
 					resp.Replicas = append(resp.Replicas, w)
 				}
@@ -122,6 +123,13 @@ func (h hexID) bytes() []byte {
 	return append([]byte(nil), h[:]...)
 }
 
+// describe returns a group with what is known about it now, and why it gets no master if so.
+func (s *Server) describe(st *State, g *groupEntry, nodes nodeViews) *pb.Group {
+	out := st.describe(g, nodes)
+	out.Stuck = s.soft.stuck(ids.GroupID(g.ID))
+	return out
+}
+
 // describe returns a group with what is known about it now.
 func (s *State) describe(g *groupEntry, nodes nodeViews) *pb.Group {
 	out := &pb.Group{
@@ -135,6 +143,14 @@ func (s *State) describe(g *groupEntry, nodes nodeViews) *pb.Group {
 		PreferredNode: string(g.Replicas[0].Node),
 		Epoch:         uint32(g.Epoch),
 		EpochRecord:   g.Record,
+	}
+	out.ActiveEpoch, out.ModeVoters = uint32(g.Active), uint32(Voters(g.Answers, g.Members))
+	for _, c := range g.Changes {
+		e := &pb.Change{Epoch: uint32(c.Epoch), Reason: c.Reason, Millis: c.Millis}
+		for _, id := range c.Voters {
+			e.Voters = append(e.Voters, uint64(id))
+		}
+		out.Changes = append(out.Changes, e)
 	}
 	if g.Epoch == 0 {
 		out.State = pb.GroupState_GROUP_STATE_PENDING

@@ -14,6 +14,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists: a group of that name exists with other parameters.
 	ErrExists = errors.New("exists already")
+	// ErrStale: what the request was meant for has changed meanwhile.
+	ErrStale = errors.New("changed meanwhile")
 	// ErrNodeConflict: the node id is taken by another node or by another process of this node, or the node belongs to another
 	// cluster.
 	ErrNodeConflict = errors.New("node identity conflict")
@@ -31,7 +33,7 @@ var (
 
 // RefusedError is a refusal by the state machine or by a call's checks.
 type RefusedError struct {
-	Kind error  // ErrInvalid, ErrNotFound, ErrExists, ErrNodeConflict or ErrUnregistered
+	Kind error  // ErrInvalid, ErrNotFound, ErrExists, ErrStale, ErrNodeConflict or ErrUnregistered
 	Text string // one line: the thing and the mend
 }
 

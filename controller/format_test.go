@@ -35,6 +35,7 @@ func goldenCommands() []struct {
 			Replicas:  []replicaFacts{{Group: hexOf(0x61), Replica: 1, Incarnation: hexOf(0x1c), Starts: 1}},
 			Masters:   []masterFacts{{hexOf(0x61), 1, ids.MakeTerm(1, 2)}}}},
 		{"create-group", &createGroupCommand{ID: hexOf(0x61), Name: "g1", Answers: 2, Members: 3, Nodes: []ids.NodeID{"n1", "n2", "n3"}, MinISR: 2, SegmentSize: 1 << 30}},
+		{"issue-epoch", &issueEpochCommand{Group: hexOf(0x61), Epoch: 1, Voters: voterSet{1, 2}, Reason: "replica 3 on node n3 is gone", Millis: 1700000000000}},
 	}
 }
 
@@ -82,6 +83,9 @@ func goldenState(t testing.TB) *State {
 		&registerCommand{Node: "n2", CheckCode: hexOf(0xcd), Session: hexOf(0x5f)},
 		&registerCommand{Node: "n3", CheckCode: hexOf(0xce), Session: hexOf(0x60)},
 		g[3].c, g[2].c,
+		&reportCommand{Node: "n2", Session: hexOf(0x5f), Replicas: []replicaFacts{{Group: hexOf(0x61), Replica: 2, Incarnation: hexOf(0x2c), Starts: 1}}},
+		&reportCommand{Node: "n3", Session: hexOf(0x60), Replicas: []replicaFacts{{Group: hexOf(0x61), Replica: 3, Incarnation: hexOf(0x3c), Starts: 1}}},
+		g[4].c,
 	} {
 		must(t, s.Apply(c))
 	}

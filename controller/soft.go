@@ -20,29 +20,43 @@ type soft struct {
 	term  uint64
 	since time.Time // this leadership began to answer
 	nodes map[ids.NodeID]*softNode
+	plans map[ids.GroupID]*plan
+}
+
+// plan is what the leader remembers of a group between two decisions.
+type plan struct {
+	epoch     ids.Epoch     // the newest one that it saw
+	seen      time.Time     // when it first saw that one
+	first     ids.ReplicaID // the replica that is given the record first
+	failures  int           // epochs in a row that were given up
+	flaps     map[ids.ReplicaID]int
+	proposing bool
+	campaign  ids.ReplicaID // is to campaign
+	stuck     string
 }
 
 type softNode struct {
-	session    hexID
-	sequence   uint64    // of the last heartbeat
-	heard      time.Time // when it came; zero: none yet
-	beats      int       // heartbeats taken
-	silent     bool      // said in the log
-	reporting  bool      // a report of this node is on its way through the log
-	reports    map[ids.ReplicaID]*pb.ReplicaReport
-	campaigned map[ids.ReplicaID]time.Time // when the replica was last told to campaign
+	session      hexID
+	sequence     uint64    // of the last heartbeat
+	heard        time.Time // when it came; zero: none yet
+	beats        int       // heartbeats taken
+	silent       bool      // said in the log
+	reporting    bool      // a report of this node is on its way through the log
+	reports      map[ids.ReplicaID]*pb.ReplicaReport
+	campaigned   map[ids.ReplicaID]time.Time // when the replica was last told to campaign
+	campaignedIn map[ids.ReplicaID]ids.Epoch // the group's newest epoch then
 }
 
 func (s *soft) reset(now time.Time, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.on, s.term, s.since, s.nodes = true, term, now, map[ids.NodeID]*softNode{}
+	s.on, s.term, s.since, s.nodes, s.plans = true, term, now, map[ids.NodeID]*softNode{}, map[ids.GroupID]*plan{}
 }
 
 func (s *soft) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.on, s.nodes = false, nil
+	s.on, s.nodes, s.plans = false, nil, nil
 }
 
 // hear takes a heartbeat. It tells false when it is older than one that came before it, or nobody leads here.
@@ -54,7 +68,7 @@ func (s *soft) hear(now time.Time, id ids.NodeID, session hexID, sequence uint64
 	}
 	n := s.nodes[id]
 	if n == nil || n.session != session {
-		n = &softNode{session: session, campaigned: map[ids.ReplicaID]time.Time{}}
+		n = &softNode{session: session, campaigned: map[ids.ReplicaID]time.Time{}, campaignedIn: map[ids.ReplicaID]ids.Epoch{}}
 		s.nodes[id] = n
 	} else if sequence <= n.sequence {
 		return false
@@ -102,23 +116,125 @@ func (s *soft) endReport(id ids.NodeID, session hexID) {
 // campaignEvery is the shortest time between two orders to campaign to one replica.
 const campaignEvery = 500 * time.Millisecond
 
-// mayCampaign tells whether the replica follows in its first epoch, and was not told to campaign just now.
-func (s *soft) mayCampaign(now time.Time, node ids.NodeID, id ids.ReplicaID) (term uint64, ok bool) {
+// mayCampaign tells whether the replica is to campaign and was not told so just now, and in which term.
+func (s *soft) mayCampaign(now time.Time, g *groupEntry, r *replicaEntry) (term uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.nodes[node]
-	if n == nil {
+	n, p := s.nodes[r.Node], s.plans[ids.GroupID(g.ID)]
+	if n == nil || p == nil || p.campaign != r.ID {
 		return 0, false
 	}
-	r := n.reports[id]
-	if r.GetEpoch() == 0 || r.GetRole() != pb.Role_ROLE_FOLLOWER || r.GetParked() != "" || r.GetPoisoned() != "" {
+	report := n.reports[r.ID]
+	if report.GetEpoch() == 0 || report.GetParked() != "" || report.GetPoisoned() != "" {
 		return 0, false
 	}
-	if last, told := n.campaigned[id]; told && now.Sub(last) < campaignEvery {
+	if last, told := n.campaigned[r.ID]; told && now.Sub(last) < campaignEvery && p.epoch == n.campaignedIn[r.ID] {
 		return 0, false
 	}
-	n.campaigned[id] = now
-	return r.GetTerm(), true
+	n.campaigned[r.ID], n.campaignedIn[r.ID] = now, p.epoch
+	if ids.Epoch(report.GetEpoch()) < g.Epoch {
+		return uint64(ids.MakeTerm(g.Epoch, 0)), true
+	}
+	return report.GetTerm(), true
+}
+
+// mayHaveRecord tells whether the replica is given the newest record now: for a moment only the one that is to lead in it is, so
+// that the others learn of it from its vote request and the group does not stand still for longer than an election.
+func (s *soft) mayHaveRecord(now time.Time, g *groupEntry, r *replicaEntry) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.plans[ids.GroupID(g.ID)]
+	return p == nil || g.Active == g.Epoch || p.epoch < g.Epoch || p.first == 0 || p.first == r.ID || now.Sub(p.seen) >= firstAlone
+}
+
+// view returns what is known of a group, and the memory of it. The caller holds the state still.
+func (s *soft) view(now time.Time, g *groupEntry) (*groupView, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.on {
+		return nil, false
+	}
+	p := s.plans[ids.GroupID(g.ID)]
+	if p == nil {
+		p = &plan{flaps: map[ids.ReplicaID]int{}}
+		s.plans[ids.GroupID(g.ID)] = p
+	}
+	if p.epoch != g.Epoch {
+		p.epoch, p.seen, p.campaign, p.first = g.Epoch, now, 0, 0
+	}
+	if g.Active == g.Epoch {
+		p.failures = 0
+	}
+	v := &groupView{replicas: map[ids.ReplicaID]replicaView{}, newest: now.Sub(p.seen), failures: p.failures, flaps: p.flaps, silence: s.silence}
+	for _, r := range g.Replicas {
+		rv := replicaView{silent: now.Sub(s.since)}
+		if n := s.nodes[r.Node]; n != nil && !n.heard.IsZero() {
+			rv.heard, rv.silent = true, now.Sub(n.heard)
+			rv.learnFrom(n.reports[r.ID], r.Lost != "")
+		}
+		v.replicas[r.ID] = rv
+	}
+	return v, !p.proposing
+}
+
+// learnFrom takes over what the node said of the replica.
+func (v *replicaView) learnFrom(r *pb.ReplicaReport, lost bool) {
+	if r == nil {
+		return
+	}
+	v.able = r.GetEpoch() > 0 && r.GetParked() == "" && r.GetPoisoned() == "" && !lost
+	v.master = r.GetRole() == pb.Role_ROLE_MASTER
+	v.epoch, v.term = ids.Epoch(r.GetEpoch()), ids.Term(r.GetTerm())
+	v.lastTerm, v.last = ids.Term(r.GetLastTerm()), ids.Index(r.GetLastIndex())
+	v.masterSilent, v.masterClosed = time.Duration(r.GetMasterSilentMillis())*time.Millisecond, r.GetMasterClosed()
+	if !v.master {
+		return
+	}
+	v.members = make(map[ids.ReplicaID]memberView, len(r.GetMembers()))
+	for _, m := range r.GetMembers() {
+		v.members[ids.ReplicaID(m.GetReplicaId())] = memberView{
+			stalled: time.Duration(m.GetStalledMillis()) * time.Millisecond, closed: m.GetClosed(),
+			caughtUp: time.Duration(m.GetCaughtUpMillis()) * time.Millisecond, match: ids.Index(m.GetMatch())}
+	}
+}
+
+// begin notes what was decided; end what became of a proposal.
+func (s *soft) begin(id ids.GroupID, d decision) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.plans[id]; p != nil {
+		p.campaign, p.stuck, p.proposing = d.campaign, d.stuck, d.voters != nil
+	}
+}
+
+func (s *soft) end(now time.Time, id ids.GroupID, epoch ids.Epoch, d decision, issued bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.plans[id]
+	if p == nil {
+		return
+	}
+	p.proposing = false
+	if !issued {
+		return
+	}
+	p.epoch, p.seen, p.first, p.campaign = epoch, now, d.campaign, d.campaign
+	if d.givenUp {
+		p.failures++
+	}
+	if d.left != 0 {
+		p.flaps[d.left]++
+	}
+}
+
+// stuck returns why a group gets no master, "" when it has one or will.
+func (s *soft) stuck(id ids.GroupID) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.plans[id]; p != nil {
+		return p.stuck
+	}
+	return ""
 }
 
 // nodeView is a copy of what is known about one node.

@@ -29,7 +29,9 @@ import (
 //  2. a group has as many replicas as its mode says, slots 1 to M in order, each on another registered node;
 //  3. Epoch is 0 as long as a replica has no incarnation; from then on Record decodes to that epoch and names only replicas
 //     of the group with their incarnations;
-//  4. a known master is a replica of its group, and its term's epoch was issued.
+//  4. Active is at most Epoch; Since begins with the voters of Active and has those of Epoch, and no set differs from the first
+//     by more than one voter added and one removed;
+//  5. a known master is a replica of its group, and its term's epoch was issued.
 type State struct {
 	cluster clusterEntry
 	nodes   map[ids.NodeID]*nodeEntry
@@ -83,6 +85,9 @@ type groupEntry struct {
 	Replicas    []replicaEntry `json:"replicas"` // by slot; the first is on the preferred node
 	Epoch       ids.Epoch      `json:"epoch"`    // 0: pending
 	Record      hexBytes       `json:"record,omitempty"`
+	Active      ids.Epoch      `json:"active"`          // last epoch in which a master committed an entry of its own; epoch 1 counts
+	Since       []voterSet     `json:"since,omitempty"` // the voters of that epoch, then the other sets issued since, each once
+	Changes     []change       `json:"changes,omitempty"`
 	Master      masterEntry    `json:"master"`
 }
 
@@ -300,8 +305,8 @@ func (s *State) checkGroup(g *groupEntry, seen map[ids.ReplicaID]string) error {
 		nodes[r.Node] = true
 	}
 	if g.Epoch == 0 {
-		if len(g.Record) > 0 || g.Master != (masterEntry{}) {
-			return errors.New("it has a record or a master before its first epoch")
+		if len(g.Record) > 0 || g.Master != (masterEntry{}) || g.Active != 0 || len(g.Since) > 0 || len(g.Changes) > 0 {
+			return errors.New("it has a record, a master or a history before its first epoch")
 		}
 		return nil
 	}
@@ -318,8 +323,36 @@ func (s *State) checkGroup(g *groupEntry, seen map[ids.ReplicaID]string) error {
 			return fmt.Errorf("its record names replica %d otherwise than the group does", m.ID)
 		}
 	}
+	if err := g.checkSince(); err != nil {
+		return err
+	}
 	if m := g.Master; m.Replica != 0 && (g.replica(m.Replica) == nil || m.Term.Epoch() < 1 || m.Term.Epoch() > g.Epoch) {
 		return fmt.Errorf("its master %d of term %v cannot be", m.Replica, m.Term)
+	}
+	return nil
+}
+
+// checkSince tests that the history is one that issue and activate make.
+func (g *groupEntry) checkSince() error {
+	current := g.voters()
+	if g.Active < 1 || g.Active > g.Epoch || len(g.Since) == 0 || len(g.Changes) > maxChanges {
+		return fmt.Errorf("epoch %d, active %d, %d sets and %d changes since then cannot be", g.Epoch, g.Active, len(g.Since), len(g.Changes))
+	}
+	if g.Active == g.Epoch && (len(g.Since) != 1 || !slices.Equal(g.Since[0], current)) {
+		return fmt.Errorf("epoch %d is active with voters %v, but the history has %v", g.Epoch, current, g.Since)
+	}
+	for i, v := range g.Since {
+		for j, id := range v {
+			if g.replica(id) == nil || j > 0 && v[j-1] >= id {
+				return fmt.Errorf("its history has the voters %v", v)
+			}
+		}
+		if len(v) == 0 || !oneApart(g.Since[0], v) || slices.ContainsFunc(g.Since[:i], func(w voterSet) bool { return slices.Equal(v, w) }) {
+			return fmt.Errorf("its history has the voters %v after %v", v, g.Since[0])
+		}
+	}
+	if !slices.ContainsFunc(g.Since, func(v voterSet) bool { return slices.Equal(v, current) }) {
+		return fmt.Errorf("the voters %v of epoch %d are not in its history", current, g.Epoch)
 	}
 	return nil
 }

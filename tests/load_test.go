@@ -24,11 +24,12 @@ import (
 
 // load sends numbered messages with the official Go client and remembers which were answered OK.
 type load struct {
-	topic    string
-	pause    time.Duration
-	producer rocketmq.Producer
-	stop     context.CancelFunc
-	senders  sync.WaitGroup
+	topic   string
+	pause   time.Duration
+	deliver func(body string) (why string) // "" when it was answered OK
+	release func()                         // of the client, once
+	stop    context.CancelFunc
+	senders sync.WaitGroup
 
 	ok     atomic.Int64
 	failed atomic.Int64
@@ -69,16 +70,51 @@ func startLoad(t *testing.T, c *cluster.Cluster, topic string, senders int) *loa
 // startPacedLoad is startLoad with a pause after each send.
 func startPacedLoad(t *testing.T, c *cluster.Cluster, topic string, senders int, pause time.Duration) *load {
 	t.Helper()
+	createTopic(t, c, topic)
+	p := newGoProducer(t, c)
+	deliver := func(body string) string {
+		r, err := p.SendSync(context.Background(), primitive.NewMessage(topic, []byte(body)))
+		if err != nil || r.Status != primitive.SendOK {
+			return reason(r, err)
+		}
+		return ""
+	}
+	return runLoad(t, topic, senders, pause, deliver, func() { p.Shutdown() })
+}
+
+// startOwnLoad is startLoad with our own client, which asks for the route when it is refused: a stock client reads it every 30 s.
+func startOwnLoad(t *testing.T, c *cluster.Cluster, topic string, senders int) *load {
+	t.Helper()
+	createTopic(t, c, topic)
+	cl, err := client.New(c.Namesrv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := cl.Producer()
+	deliver := func(body string) string {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if _, err := p.Send(ctx, client.Message{Topic: topic, Body: []byte(body)}); err != nil {
+			return reason(nil, err)
+		}
+		return ""
+	}
+	return runLoad(t, topic, senders, 0, deliver, cl.Close)
+}
+
+func createTopic(t *testing.T, c *cluster.Cluster, topic string) {
+	t.Helper()
 	if _, err := c.Admin(within(t, 20*time.Second), "topic", "create", topic, "--queues", "4"); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func runLoad(t *testing.T, topic string, senders int, pause time.Duration, deliver func(string) string, release func()) *load {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	l := &load{topic: topic, pause: pause, producer: newGoProducer(t, c), stop: stop, acked: make(map[string]bool), why: make(map[string]int)}
-	// Of concurrent first sends to a topic the client lets all but one fail, until its first route is there.
-	eventually(t, 20*time.Second, "a first send", func() (bool, error) {
-		r, err := l.producer.SendSync(t.Context(), primitive.NewMessage(topic, []byte("first:0")))
-		return err == nil && r.Status == primitive.SendOK, err
-	})
+	l := &load{topic: topic, pause: pause, deliver: deliver, release: sync.OnceFunc(release), stop: stop, acked: make(map[string]bool), why: make(map[string]int)}
+	// Of concurrent first sends to a topic the stock client lets all but one fail, until its first route is there.
+	eventually(t, 20*time.Second, "a first send", func() (bool, error) { return l.deliver("first:0") == "", nil })
 	l.last.Store(time.Now().UnixMilli())
 	for s := range senders {
 		l.senders.Go(func() { l.send(ctx, s) })
@@ -99,11 +135,10 @@ func (l *load) send(ctx context.Context, sender int) {
 		}
 		body := fmt.Sprintf("%d:%d", sender, i)
 		// Not with ctx: the outcome of the last send is waited for too.
-		r, err := l.producer.SendSync(context.Background(), primitive.NewMessage(l.topic, []byte(body)))
-		if err != nil || r.Status != primitive.SendOK {
+		if why := l.deliver(body); why != "" {
 			l.failed.Add(1)
 			l.mu.Lock()
-			l.why[reason(r, err)]++
+			l.why[why]++
 			l.mu.Unlock()
 			continue
 		}
@@ -143,10 +178,7 @@ func (l *load) awaitMore(t *testing.T, n int64, limit time.Duration) {
 func (l *load) end() map[string]bool {
 	l.stop()
 	l.senders.Wait()
-	if l.producer != nil {
-		l.producer.Shutdown()
-		l.producer = nil
-	}
+	l.release()
 	return l.acked
 }
 

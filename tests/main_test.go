@@ -68,15 +68,19 @@ func eventually(t *testing.T, d time.Duration, what string, holds func() (bool, 
 
 // groupInfo is what the tests read of `admin group list --json`.
 type groupInfo struct {
-	Name   string `json:"name"`
-	State  string `json:"state"`
-	Master *struct {
+	Name        string `json:"name"`
+	State       string `json:"state"`
+	Epoch       uint32 `json:"epoch"`
+	ActiveEpoch uint32 `json:"activeEpoch"`
+	Stuck       string `json:"stuck"`
+	Master      *struct {
 		Node string `json:"node"`
 		Term string `json:"term"`
 		Live bool   `json:"live"`
 	} `json:"master"`
 	Replicas []struct {
 		Node   string `json:"node"`
+		Voter  bool   `json:"voter"`
 		Live   bool   `json:"live"`
 		Role   string `json:"role"`
 		Parked string `json:"parked"`

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -50,10 +51,21 @@ type groupView struct {
 	MinISR      uint32        `json:"minISR"`
 	SegmentSize int64         `json:"segmentSize"`
 	Epoch       uint32        `json:"epoch"`
+	ActiveEpoch uint32        `json:"activeEpoch"`     // last epoch in which a master was elected; below epoch while a change is under way
+	Stuck       string        `json:"stuck,omitempty"` // why no master can be elected
 	WaitingFor  []string      `json:"waitingFor,omitempty"`
 	Master      *masterView   `json:"master,omitempty"`
 	Replicas    []replicaView `json:"replicas"`
+	Changes     []epochView   `json:"changes,omitempty"` // the last ones, oldest first
 	Notes       []string      `json:"notes,omitempty"`
+}
+
+// epochView is one epoch and why it was issued.
+type epochView struct {
+	Epoch  uint32   `json:"epoch"`
+	Time   string   `json:"time"`   // RFC 3339, of the controller that issued it
+	Voters []string `json:"voters"` // nodes
+	Reason string   `json:"reason"`
 }
 
 type masterView struct {
@@ -87,7 +99,7 @@ type replicaView struct {
 func viewGroup(g *pb.Group) groupView {
 	v := groupView{
 		Name: g.GetName(), Mode: fmt.Sprintf("%d-%d", g.GetAnswers(), g.GetMembers()), MinISR: g.GetMinIsr(),
-		SegmentSize: g.GetSegmentSize(), Epoch: g.GetEpoch(), WaitingFor: g.GetWaitingFor(), ID: uuidText(g.GetGroupId()),
+		SegmentSize: g.GetSegmentSize(), Epoch: g.GetEpoch(), ActiveEpoch: g.GetActiveEpoch(), Stuck: g.GetStuck(), Changes: viewEpochs(g), WaitingFor: g.GetWaitingFor(), ID: uuidText(g.GetGroupId()),
 	}
 	master := g.GetMaster()
 	if master != nil {
@@ -123,6 +135,8 @@ func viewGroup(g *pb.Group) groupView {
 		}
 		v.Replicas = append(v.Replicas, view)
 	}
+	full := int(g.GetModeVoters())
+	fewer := g.GetState() == pb.GroupState_GROUP_STATE_READY && countVoters(g) < full
 	switch {
 	case g.GetState() != pb.GroupState_GROUP_STATE_READY:
 		v.State = "pending"
@@ -130,7 +144,7 @@ func viewGroup(g *pb.Group) groupView {
 		v.State = notHeardYet
 	case !master.GetLive():
 		v.State = "no master"
-	case len(v.Notes) > 0:
+	case len(v.Notes) > 0 || fewer:
 		v.State = "degraded"
 	default:
 		v.State = "ready"
@@ -138,10 +152,36 @@ func viewGroup(g *pb.Group) groupView {
 	if v.State == "no master" && master != nil {
 		v.Notes = append([]string{fmt.Sprintf("the last master was %s, in term %s", v.Master.Node, v.Master.Term)}, v.Notes...)
 	}
+	if fewer {
+		n := countVoters(g)
+		note := fmt.Sprintf("the SyncStateSet has %d of %s", n, countOf(full, "voter"))
+		if n == 1 {
+			note = "ONE COPY: what is answered OK now is on one disk only; " + note
+		}
+		v.Notes = append([]string{note}, v.Notes...)
+	}
+	if v.Stuck != "" {
+		v.Notes = append([]string{v.Stuck}, v.Notes...)
+	}
 	if v.State == "degraded" || v.State == "no master" {
 		v.Notes = append([]string{fmt.Sprintf("%s of %d alive", countOf(voters, "voter"), countVoters(g))}, v.Notes...)
 	}
 	return v
+}
+
+func viewEpochs(g *pb.Group) (out []epochView) {
+	nodes := map[uint64]string{}
+	for _, r := range g.GetReplicas() {
+		nodes[r.GetReplicaId()] = r.GetNodeId()
+	}
+	for _, c := range g.GetChanges() {
+		v := epochView{Epoch: c.GetEpoch(), Time: time.UnixMilli(c.GetMillis()).UTC().Format(time.RFC3339Nano), Reason: c.GetReason()}
+		for _, id := range c.GetVoters() {
+			v.Voters = append(v.Voters, firstNonEmpty(nodes[id], fmt.Sprintf("replica %d", id)))
+		}
+		out = append(out, v)
+	}
+	return out
 }
 
 func countVoters(g *pb.Group) int {
@@ -361,6 +401,13 @@ func (t *tool) showGroup(c *cli.Context, g *pb.Group) error {
 				behind = fmt.Sprint(r.BehindBytes)
 			}
 			row(w, r.Replica, r.Node, r.Slot, yesNo(r.Voter), yesNo(r.Live), r.Role, r.Term, r.Last, r.Commit, r.Applied, behind, r.Client)
+		}
+		if len(v.Changes) > 0 {
+			fmt.Fprintln(w)
+			row(w, "EPOCH", "SINCE", "VOTERS", "BECAUSE")
+			for _, c := range v.Changes {
+				row(w, c.Epoch, c.Time, strings.Join(c.Voters, " "), c.Reason)
+			}
 		}
 		for _, n := range v.Notes {
 			fmt.Fprintf(w, "NOTE: %s\n", n)

@@ -26,13 +26,17 @@ func sampleGroup() *pb.Group {
 		return &pb.Replica{
 			ReplicaId: id, Slot: uint32(id), NodeId: node, Voter: true, Live: live,
 			PeerAddress: "10.0.0." + node[1:] + ":10950", ClientAddress: "10.0.0." + node[1:] + ":10911",
-			Report: &pb.ReplicaReport{Role: role, Term: uint64(ids.MakeTerm(1, 2)), LastIndex: last, Commit: last, Applied: last, EndOffset: end},
+			Report: &pb.ReplicaReport{Role: role, Term: uint64(ids.MakeTerm(3, 1)), LastIndex: last, Commit: last, Applied: last, EndOffset: end},
 		}
 	}
 	return &pb.Group{
 		Name: "g1", GroupId: bytes.Repeat([]byte{0xab}, 16), State: pb.GroupState_GROUP_STATE_READY, Answers: 2, Members: 3, MinIsr: 2,
-		SegmentSize: 1 << 30, Epoch: 1,
-		Master: &pb.Master{ReplicaId: 1, NodeId: "n1", Term: uint64(ids.MakeTerm(1, 2)), ClientAddress: "10.0.0.1:10911", Live: true},
+		SegmentSize: 1 << 30, Epoch: 3, ActiveEpoch: 3, ModeVoters: 3,
+		Changes: []*pb.Change{
+			{Epoch: 2, Voters: []uint64{1, 2}, Reason: "replica 3 on node n3 answered nothing, or did not advance, for 1s", Millis: 1796000000000},
+			{Epoch: 3, Voters: []uint64{1, 2, 3}, Reason: "replica 3 on node n3 has caught up", Millis: 1796000060000},
+		},
+		Master: &pb.Master{ReplicaId: 1, NodeId: "n1", Term: uint64(ids.MakeTerm(3, 1)), ClientAddress: "10.0.0.1:10911", Live: true},
 		Replicas: []*pb.Replica{
 			replica(1, "n1", true, pb.Role_ROLE_MASTER, 120, 9000), replica(2, "n2", true, pb.Role_ROLE_FOLLOWER, 120, 9000),
 			replica(3, "n3", false, pb.Role_ROLE_FOLLOWER, 100, 7000),
@@ -142,6 +146,15 @@ func TestGroupStates(t *testing.T) {
 	if v = viewGroup(g); v.State != "ready" || len(v.Notes) != 0 {
 		t.Errorf("all alive: %s %q", v.State, v.Notes)
 	}
+	g.Replicas[1].Voter = false
+	if v = viewGroup(g); v.State != "degraded" || v.Notes[1] != "the SyncStateSet has 2 of 3 voters" {
+		t.Errorf("all alive, one voter less: %s %q", v.State, v.Notes)
+	}
+	g.Replicas[2].Voter = false
+	if v = viewGroup(g); v.State != "degraded" || !strings.HasPrefix(v.Notes[1], "ONE COPY") {
+		t.Errorf("all alive, one voter: %s %q", v.State, v.Notes)
+	}
+	g.Replicas[1].Voter, g.Replicas[2].Voter = true, true
 	g.Replicas[1].Report.Parked = "lost tail"
 	if v = viewGroup(g); v.State != "degraded" || !strings.Contains(v.Notes[1], "is parked: lost tail") {
 		t.Errorf("a parked one: %s %q", v.State, v.Notes)
@@ -153,7 +166,7 @@ func TestGroupStates(t *testing.T) {
 	}
 	g.Master.NotHeardYet, g.Replicas[0].NotHeardYet = false, false
 	v = viewGroup(g)
-	if v.State != "no master" || v.Replicas[0].Role != "silent" || v.Notes[1] != "the last master was n1, in term 1.2" ||
+	if v.State != "no master" || v.Replicas[0].Role != "silent" || v.Notes[1] != "the last master was n1, in term 3.1" ||
 		v.Notes[2] != "replica on n1 is silent; retention keeps what it lacks" {
 		t.Errorf("a dead master: %s %q, replica %s", v.State, v.Notes, v.Replicas[0].Role)
 	}
@@ -161,7 +174,7 @@ func TestGroupStates(t *testing.T) {
 	w := tabwriter.NewWriter(&out, 0, 0, 1, ' ', 0)
 	writeGroups(w, []groupView{v})
 	w.Flush()
-	if got := strings.Fields(strings.Split(out.String(), "\n")[1]); !slices.Equal(got, strings.Fields("g1 2-3 2 1 no master - - - n1! n2 n3")) {
+	if got := strings.Fields(strings.Split(out.String(), "\n")[1]); !slices.Equal(got, strings.Fields("g1 2-3 2 3 no master - - - n1! n2 n3")) {
 		t.Errorf("a dead master is named: %q", got)
 	}
 	g.State = pb.GroupState_GROUP_STATE_PENDING

@@ -367,25 +367,28 @@ func (x *Addresses) GetClients() map[string]string {
 }
 
 type ReplicaReport struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	GroupId       []byte                 `protobuf:"bytes,1,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
-	ReplicaId     uint64                 `protobuf:"varint,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
-	Incarnation   []byte                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`              // empty: not created yet, or not readable
-	Epoch         uint32                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                         // 0: no epoch record adopted yet
-	EpochHash     []byte                 `protobuf:"bytes,5,opt,name=epoch_hash,json=epochHash,proto3" json:"epoch_hash,omitempty"` // of the adopted record
-	Role          Role                   `protobuf:"varint,6,opt,name=role,proto3,enum=ledgermq.controller.v1.Role" json:"role,omitempty"`
-	Term          uint64                 `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
-	Commit        uint64                 `protobuf:"varint,8,opt,name=commit,proto3" json:"commit,omitempty"`
-	Applied       uint64                 `protobuf:"varint,9,opt,name=applied,proto3" json:"applied,omitempty"`
-	LastIndex     uint64                 `protobuf:"varint,10,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
-	EndOffset     int64                  `protobuf:"varint,11,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"` // exclusive physical end of its log
-	Parked        string                 `protobuf:"bytes,12,opt,name=parked,proto3" json:"parked,omitempty"`                         // why it is parked; empty: it is not
-	Poisoned      string                 `protobuf:"bytes,13,opt,name=poisoned,proto3" json:"poisoned,omitempty"`                     // the error that poisoned its log; empty: none
-	Starts        uint64                 `protobuf:"varint,14,opt,name=starts,proto3" json:"starts,omitempty"`                        // start counter of its log; 0: not known
-	LastTerm      uint64                 `protobuf:"varint,15,opt,name=last_term,json=lastTerm,proto3" json:"last_term,omitempty"`    // term of its last entry
-	Missing       bool                   `protobuf:"varint,16,opt,name=missing,proto3" json:"missing,omitempty"`                      // the node looked, and has no folder of this replica id. With a record issued, the id is lost for ever
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state              protoimpl.MessageState `protogen:"open.v1"`
+	GroupId            []byte                 `protobuf:"bytes,1,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
+	ReplicaId          uint64                 `protobuf:"varint,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	Incarnation        []byte                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`              // empty: not created yet, or not readable
+	Epoch              uint32                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                         // 0: no epoch record adopted yet
+	EpochHash          []byte                 `protobuf:"bytes,5,opt,name=epoch_hash,json=epochHash,proto3" json:"epoch_hash,omitempty"` // of the adopted record
+	Role               Role                   `protobuf:"varint,6,opt,name=role,proto3,enum=ledgermq.controller.v1.Role" json:"role,omitempty"`
+	Term               uint64                 `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
+	Commit             uint64                 `protobuf:"varint,8,opt,name=commit,proto3" json:"commit,omitempty"`
+	Applied            uint64                 `protobuf:"varint,9,opt,name=applied,proto3" json:"applied,omitempty"`
+	LastIndex          uint64                 `protobuf:"varint,10,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
+	EndOffset          int64                  `protobuf:"varint,11,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`                              // exclusive physical end of its log
+	Parked             string                 `protobuf:"bytes,12,opt,name=parked,proto3" json:"parked,omitempty"`                                                      // why it is parked; empty: it is not
+	Poisoned           string                 `protobuf:"bytes,13,opt,name=poisoned,proto3" json:"poisoned,omitempty"`                                                  // the error that poisoned its log; empty: none
+	Starts             uint64                 `protobuf:"varint,14,opt,name=starts,proto3" json:"starts,omitempty"`                                                     // start counter of its log; 0: not known
+	LastTerm           uint64                 `protobuf:"varint,15,opt,name=last_term,json=lastTerm,proto3" json:"last_term,omitempty"`                                 // term of its last entry
+	Missing            bool                   `protobuf:"varint,16,opt,name=missing,proto3" json:"missing,omitempty"`                                                   // the node looked, and has no folder of this replica id. With a record issued, the id is lost for ever
+	Members            []*MemberReport        `protobuf:"bytes,17,rep,name=members,proto3" json:"members,omitempty"`                                                    // of a master: how it sees the others
+	MasterSilentMillis int64                  `protobuf:"varint,18,opt,name=master_silent_millis,json=masterSilentMillis,proto3" json:"master_silent_millis,omitempty"` // since it heard a master; 0 when it is one
+	MasterClosed       bool                   `protobuf:"varint,19,opt,name=master_closed,json=masterClosed,proto3" json:"master_closed,omitempty"`                     // the connection to its master was closed, and it was not heard since
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *ReplicaReport) Reset() {
@@ -530,6 +533,104 @@ func (x *ReplicaReport) GetMissing() bool {
 	return false
 }
 
+func (x *ReplicaReport) GetMembers() []*MemberReport {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *ReplicaReport) GetMasterSilentMillis() int64 {
+	if x != nil {
+		return x.MasterSilentMillis
+	}
+	return 0
+}
+
+func (x *ReplicaReport) GetMasterClosed() bool {
+	if x != nil {
+		return x.MasterClosed
+	}
+	return false
+}
+
+// MemberReport is how a master sees another member of its epoch.
+type MemberReport struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaId      uint64                 `protobuf:"varint,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	Match          uint64                 `protobuf:"varint,2,opt,name=match,proto3" json:"match,omitempty"`                                           // last entry known to be durable there
+	StalledMillis  int64                  `protobuf:"varint,3,opt,name=stalled_millis,json=stalledMillis,proto3" json:"stalled_millis,omitempty"`      // for how long it has answered nothing, or was behind and did not advance; 0: it does well
+	Closed         bool                   `protobuf:"varint,4,opt,name=closed,proto3" json:"closed,omitempty"`                                         // the connection to its node was closed, and it was not heard since
+	CaughtUpMillis int64                  `protobuf:"varint,5,opt,name=caught_up_millis,json=caughtUpMillis,proto3" json:"caught_up_millis,omitempty"` // for how long it has had all that was committed a moment before; 0: it lags
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *MemberReport) Reset() {
+	*x = MemberReport{}
+	mi := &file_controller_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberReport) ProtoMessage() {}
+
+func (x *MemberReport) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberReport.ProtoReflect.Descriptor instead.
+func (*MemberReport) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *MemberReport) GetReplicaId() uint64 {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return 0
+}
+
+func (x *MemberReport) GetMatch() uint64 {
+	if x != nil {
+		return x.Match
+	}
+	return 0
+}
+
+func (x *MemberReport) GetStalledMillis() int64 {
+	if x != nil {
+		return x.StalledMillis
+	}
+	return 0
+}
+
+func (x *MemberReport) GetClosed() bool {
+	if x != nil {
+		return x.Closed
+	}
+	return false
+}
+
+func (x *MemberReport) GetCaughtUpMillis() int64 {
+	if x != nil {
+		return x.CaughtUpMillis
+	}
+	return 0
+}
+
 type HeartbeatRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
@@ -545,7 +646,7 @@ type HeartbeatRequest struct {
 
 func (x *HeartbeatRequest) Reset() {
 	*x = HeartbeatRequest{}
-	mi := &file_controller_proto_msgTypes[5]
+	mi := &file_controller_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -557,7 +658,7 @@ func (x *HeartbeatRequest) String() string {
 func (*HeartbeatRequest) ProtoMessage() {}
 
 func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[5]
+	mi := &file_controller_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -570,7 +671,7 @@ func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{5}
+	return file_controller_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HeartbeatRequest) GetNodeId() string {
@@ -635,7 +736,7 @@ type HeartbeatResponse struct {
 
 func (x *HeartbeatResponse) Reset() {
 	*x = HeartbeatResponse{}
-	mi := &file_controller_proto_msgTypes[6]
+	mi := &file_controller_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -647,7 +748,7 @@ func (x *HeartbeatResponse) String() string {
 func (*HeartbeatResponse) ProtoMessage() {}
 
 func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[6]
+	mi := &file_controller_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -660,7 +761,7 @@ func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{6}
+	return file_controller_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *HeartbeatResponse) GetClusterId() []byte {
@@ -724,7 +825,7 @@ type WantedReplica struct {
 
 func (x *WantedReplica) Reset() {
 	*x = WantedReplica{}
-	mi := &file_controller_proto_msgTypes[7]
+	mi := &file_controller_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +837,7 @@ func (x *WantedReplica) String() string {
 func (*WantedReplica) ProtoMessage() {}
 
 func (x *WantedReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[7]
+	mi := &file_controller_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +850,7 @@ func (x *WantedReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantedReplica.ProtoReflect.Descriptor instead.
 func (*WantedReplica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{7}
+	return file_controller_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WantedReplica) GetGroupId() []byte {
@@ -885,7 +986,7 @@ type GroupReplica struct {
 
 func (x *GroupReplica) Reset() {
 	*x = GroupReplica{}
-	mi := &file_controller_proto_msgTypes[8]
+	mi := &file_controller_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -897,7 +998,7 @@ func (x *GroupReplica) String() string {
 func (*GroupReplica) ProtoMessage() {}
 
 func (x *GroupReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[8]
+	mi := &file_controller_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -910,7 +1011,7 @@ func (x *GroupReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupReplica.ProtoReflect.Descriptor instead.
 func (*GroupReplica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{8}
+	return file_controller_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GroupReplica) GetReplicaId() uint64 {
@@ -962,7 +1063,7 @@ type CreateGroupRequest struct {
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_controller_proto_msgTypes[9]
+	mi := &file_controller_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1075,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[9]
+	mi := &file_controller_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1088,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{9}
+	return file_controller_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateGroupRequest) GetName() string {
@@ -1045,15 +1146,19 @@ type Group struct {
 	PreferredNode string                 `protobuf:"bytes,9,opt,name=preferred_node,json=preferredNode,proto3" json:"preferred_node,omitempty"`
 	Epoch         uint32                 `protobuf:"varint,10,opt,name=epoch,proto3" json:"epoch,omitempty"` // 0 while pending
 	EpochRecord   []byte                 `protobuf:"bytes,11,opt,name=epoch_record,json=epochRecord,proto3" json:"epoch_record,omitempty"`
-	Replicas      []*Replica             `protobuf:"bytes,12,rep,name=replicas,proto3" json:"replicas,omitempty"` // by slot
-	Master        *Master                `protobuf:"bytes,13,opt,name=master,proto3" json:"master,omitempty"`     // absent: never had one
+	Replicas      []*Replica             `protobuf:"bytes,12,rep,name=replicas,proto3" json:"replicas,omitempty"`                           // by slot
+	Master        *Master                `protobuf:"bytes,13,opt,name=master,proto3" json:"master,omitempty"`                               // absent: never had one
+	ActiveEpoch   uint32                 `protobuf:"varint,14,opt,name=active_epoch,json=activeEpoch,proto3" json:"active_epoch,omitempty"` // last epoch in which a master has committed an entry of its own
+	Changes       []*Change              `protobuf:"bytes,15,rep,name=changes,proto3" json:"changes,omitempty"`                             // the last changes of membership, oldest first
+	Stuck         string                 `protobuf:"bytes,16,opt,name=stuck,proto3" json:"stuck,omitempty"`                                 // why it has no master and none can be elected; empty: it has one, or will soon
+	ModeVoters    uint32                 `protobuf:"varint,17,opt,name=mode_voters,json=modeVoters,proto3" json:"mode_voters,omitempty"`    // how many replicas vote when all are well
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_controller_proto_msgTypes[10]
+	mi := &file_controller_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1170,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[10]
+	mi := &file_controller_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1183,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{10}
+	return file_controller_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Group) GetName() string {
@@ -1172,6 +1277,103 @@ func (x *Group) GetMaster() *Master {
 	return nil
 }
 
+func (x *Group) GetActiveEpoch() uint32 {
+	if x != nil {
+		return x.ActiveEpoch
+	}
+	return 0
+}
+
+func (x *Group) GetChanges() []*Change {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *Group) GetStuck() string {
+	if x != nil {
+		return x.Stuck
+	}
+	return ""
+}
+
+func (x *Group) GetModeVoters() uint32 {
+	if x != nil {
+		return x.ModeVoters
+	}
+	return 0
+}
+
+// Change is one epoch and why it was issued.
+type Change struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Voters        []uint64               `protobuf:"varint,2,rep,packed,name=voters,proto3" json:"voters,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Millis        int64                  `protobuf:"varint,4,opt,name=millis,proto3" json:"millis,omitempty"` // since 1970, by the controller's clock
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Change) Reset() {
+	*x = Change{}
+	mi := &file_controller_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Change) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Change) ProtoMessage() {}
+
+func (x *Change) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Change.ProtoReflect.Descriptor instead.
+func (*Change) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Change) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Change) GetVoters() []uint64 {
+	if x != nil {
+		return x.Voters
+	}
+	return nil
+}
+
+func (x *Change) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Change) GetMillis() int64 {
+	if x != nil {
+		return x.Millis
+	}
+	return 0
+}
+
 type Master struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ReplicaId     uint64                 `protobuf:"varint,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
@@ -1186,7 +1388,7 @@ type Master struct {
 
 func (x *Master) Reset() {
 	*x = Master{}
-	mi := &file_controller_proto_msgTypes[11]
+	mi := &file_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1400,7 @@ func (x *Master) String() string {
 func (*Master) ProtoMessage() {}
 
 func (x *Master) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[11]
+	mi := &file_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1413,7 @@ func (x *Master) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Master.ProtoReflect.Descriptor instead.
 func (*Master) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{11}
+	return file_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Master) GetReplicaId() uint64 {
@@ -1275,7 +1477,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_controller_proto_msgTypes[12]
+	mi := &file_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1489,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[12]
+	mi := &file_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1502,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{12}
+	return file_controller_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Replica) GetReplicaId() uint64 {
@@ -1388,7 +1590,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_controller_proto_msgTypes[13]
+	mi := &file_controller_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1602,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[13]
+	mi := &file_controller_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1615,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{13}
+	return file_controller_proto_rawDescGZIP(), []int{15}
 }
 
 type ListGroupsResponse struct {
@@ -1425,7 +1627,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_controller_proto_msgTypes[14]
+	mi := &file_controller_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1437,7 +1639,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[14]
+	mi := &file_controller_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1450,7 +1652,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{14}
+	return file_controller_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -1469,7 +1671,7 @@ type GetGroupRequest struct {
 
 func (x *GetGroupRequest) Reset() {
 	*x = GetGroupRequest{}
-	mi := &file_controller_proto_msgTypes[15]
+	mi := &file_controller_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1481,7 +1683,7 @@ func (x *GetGroupRequest) String() string {
 func (*GetGroupRequest) ProtoMessage() {}
 
 func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[15]
+	mi := &file_controller_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1494,7 +1696,7 @@ func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGroupRequest.ProtoReflect.Descriptor instead.
 func (*GetGroupRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{15}
+	return file_controller_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetGroupRequest) GetName() string {
@@ -1518,7 +1720,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_controller_proto_msgTypes[16]
+	mi := &file_controller_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1732,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[16]
+	mi := &file_controller_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1745,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{16}
+	return file_controller_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Node) GetNodeId() string {
@@ -1596,7 +1798,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_controller_proto_msgTypes[17]
+	mi := &file_controller_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1608,7 +1810,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[17]
+	mi := &file_controller_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1621,7 +1823,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{17}
+	return file_controller_proto_rawDescGZIP(), []int{19}
 }
 
 type ListNodesResponse struct {
@@ -1633,7 +1835,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_controller_proto_msgTypes[18]
+	mi := &file_controller_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1645,7 +1847,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[18]
+	mi := &file_controller_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1658,7 +1860,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{18}
+	return file_controller_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -1679,7 +1881,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_controller_proto_msgTypes[19]
+	mi := &file_controller_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +1893,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[19]
+	mi := &file_controller_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1906,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{19}
+	return file_controller_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Member) GetId() string {
@@ -1736,7 +1938,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1748,7 +1950,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1761,7 +1963,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{20}
+	return file_controller_proto_rawDescGZIP(), []int{22}
 }
 
 type MembersResponse struct {
@@ -1775,7 +1977,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1787,7 +1989,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1800,7 +2002,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{21}
+	return file_controller_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *MembersResponse) GetClusterId() []byte {
@@ -1832,7 +2034,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1844,7 +2046,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1857,7 +2059,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{22}
+	return file_controller_proto_rawDescGZIP(), []int{24}
 }
 
 type StatusResponse struct {
@@ -1878,7 +2080,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +2092,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2105,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{23}
+	return file_controller_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StatusResponse) GetId() string {
@@ -1986,7 +2188,7 @@ type IdentifyRequest struct {
 
 func (x *IdentifyRequest) Reset() {
 	*x = IdentifyRequest{}
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1998,7 +2200,7 @@ func (x *IdentifyRequest) String() string {
 func (*IdentifyRequest) ProtoMessage() {}
 
 func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2011,7 +2213,7 @@ func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyRequest.ProtoReflect.Descriptor instead.
 func (*IdentifyRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{24}
+	return file_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *IdentifyRequest) GetId() string {
@@ -2039,7 +2241,7 @@ type IdentifyResponse struct {
 
 func (x *IdentifyResponse) Reset() {
 	*x = IdentifyResponse{}
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2051,7 +2253,7 @@ func (x *IdentifyResponse) String() string {
 func (*IdentifyResponse) ProtoMessage() {}
 
 func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2064,7 +2266,7 @@ func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyResponse.ProtoReflect.Descriptor instead.
 func (*IdentifyResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{25}
+	return file_controller_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *IdentifyResponse) GetId() string {
@@ -2099,7 +2301,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2111,7 +2313,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2124,7 +2326,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{26}
+	return file_controller_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Membership) GetToken() []byte {
@@ -2151,7 +2353,7 @@ type MemberIdentity struct {
 
 func (x *MemberIdentity) Reset() {
 	*x = MemberIdentity{}
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2365,7 @@ func (x *MemberIdentity) String() string {
 func (*MemberIdentity) ProtoMessage() {}
 
 func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2378,7 @@ func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberIdentity.ProtoReflect.Descriptor instead.
 func (*MemberIdentity) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{27}
+	return file_controller_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *MemberIdentity) GetId() string {
@@ -2207,7 +2409,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2219,7 +2421,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2232,7 +2434,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{28}
+	return file_controller_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StepRequest) GetToken() []byte {
@@ -2285,7 +2487,7 @@ type StepResponse struct {
 
 func (x *StepResponse) Reset() {
 	*x = StepResponse{}
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2297,7 +2499,7 @@ func (x *StepResponse) String() string {
 func (*StepResponse) ProtoMessage() {}
 
 func (x *StepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2310,7 +2512,7 @@ func (x *StepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResponse.ProtoReflect.Descriptor instead.
 func (*StepResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{29}
+	return file_controller_proto_rawDescGZIP(), []int{31}
 }
 
 var File_controller_proto protoreflect.FileDescriptor
@@ -2338,7 +2540,7 @@ const file_controller_proto_rawDesc = "" +
 	"\aclients\x18\x03 \x03(\v2..ledgermq.controller.v1.Addresses.ClientsEntryR\aclients\x1a:\n" +
 	"\fClientsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd9\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf0\x04\n" +
 	"\rReplicaReport\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -2360,7 +2562,17 @@ const file_controller_proto_rawDesc = "" +
 	"\bpoisoned\x18\r \x01(\tR\bpoisoned\x12\x16\n" +
 	"\x06starts\x18\x0e \x01(\x04R\x06starts\x12\x1b\n" +
 	"\tlast_term\x18\x0f \x01(\x04R\blastTerm\x12\x18\n" +
-	"\amissing\x18\x10 \x01(\bR\amissing\"\xa3\x02\n" +
+	"\amissing\x18\x10 \x01(\bR\amissing\x12>\n" +
+	"\amembers\x18\x11 \x03(\v2$.ledgermq.controller.v1.MemberReportR\amembers\x120\n" +
+	"\x14master_silent_millis\x18\x12 \x01(\x03R\x12masterSilentMillis\x12#\n" +
+	"\rmaster_closed\x18\x13 \x01(\bR\fmasterClosed\"\xac\x01\n" +
+	"\fMemberReport\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x14\n" +
+	"\x05match\x18\x02 \x01(\x04R\x05match\x12%\n" +
+	"\x0estalled_millis\x18\x03 \x01(\x03R\rstalledMillis\x12\x16\n" +
+	"\x06closed\x18\x04 \x01(\bR\x06closed\x12(\n" +
+	"\x10caught_up_millis\x18\x05 \x01(\x03R\x0ecaughtUpMillis\"\xa3\x02\n" +
 	"\x10HeartbeatRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1d\n" +
 	"\n" +
@@ -2413,7 +2625,7 @@ const file_controller_proto_rawDesc = "" +
 	"\amembers\x18\x03 \x01(\rR\amembers\x12\x14\n" +
 	"\x05nodes\x18\x04 \x03(\tR\x05nodes\x12\x17\n" +
 	"\amin_isr\x18\x05 \x01(\rR\x06minIsr\x12!\n" +
-	"\fsegment_size\x18\x06 \x01(\x03R\vsegmentSize\"\xd6\x03\n" +
+	"\fsegment_size\x18\x06 \x01(\x03R\vsegmentSize\"\xea\x04\n" +
 	"\x05Group\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\bgroup_id\x18\x02 \x01(\fR\agroupId\x128\n" +
@@ -2429,7 +2641,17 @@ const file_controller_proto_rawDesc = "" +
 	" \x01(\rR\x05epoch\x12!\n" +
 	"\fepoch_record\x18\v \x01(\fR\vepochRecord\x12;\n" +
 	"\breplicas\x18\f \x03(\v2\x1f.ledgermq.controller.v1.ReplicaR\breplicas\x126\n" +
-	"\x06master\x18\r \x01(\v2\x1e.ledgermq.controller.v1.MasterR\x06master\"\xb3\x01\n" +
+	"\x06master\x18\r \x01(\v2\x1e.ledgermq.controller.v1.MasterR\x06master\x12!\n" +
+	"\factive_epoch\x18\x0e \x01(\rR\vactiveEpoch\x128\n" +
+	"\achanges\x18\x0f \x03(\v2\x1e.ledgermq.controller.v1.ChangeR\achanges\x12\x14\n" +
+	"\x05stuck\x18\x10 \x01(\tR\x05stuck\x12\x1f\n" +
+	"\vmode_voters\x18\x11 \x01(\rR\n" +
+	"modeVoters\"f\n" +
+	"\x06Change\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x16\n" +
+	"\x06voters\x18\x02 \x03(\x04R\x06voters\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06millis\x18\x04 \x01(\x03R\x06millis\"\xb3\x01\n" +
 	"\x06Master\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x17\n" +
@@ -2559,7 +2781,7 @@ func file_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_controller_proto_goTypes = []any{
 	(Role)(0),                    // 0: ledgermq.controller.v1.Role
 	(GroupState)(0),              // 1: ledgermq.controller.v1.GroupState
@@ -2568,78 +2790,82 @@ var file_controller_proto_goTypes = []any{
 	(*RegisterNodeResponse)(nil), // 4: ledgermq.controller.v1.RegisterNodeResponse
 	(*Addresses)(nil),            // 5: ledgermq.controller.v1.Addresses
 	(*ReplicaReport)(nil),        // 6: ledgermq.controller.v1.ReplicaReport
-	(*HeartbeatRequest)(nil),     // 7: ledgermq.controller.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),    // 8: ledgermq.controller.v1.HeartbeatResponse
-	(*WantedReplica)(nil),        // 9: ledgermq.controller.v1.WantedReplica
-	(*GroupReplica)(nil),         // 10: ledgermq.controller.v1.GroupReplica
-	(*CreateGroupRequest)(nil),   // 11: ledgermq.controller.v1.CreateGroupRequest
-	(*Group)(nil),                // 12: ledgermq.controller.v1.Group
-	(*Master)(nil),               // 13: ledgermq.controller.v1.Master
-	(*Replica)(nil),              // 14: ledgermq.controller.v1.Replica
-	(*ListGroupsRequest)(nil),    // 15: ledgermq.controller.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),   // 16: ledgermq.controller.v1.ListGroupsResponse
-	(*GetGroupRequest)(nil),      // 17: ledgermq.controller.v1.GetGroupRequest
-	(*Node)(nil),                 // 18: ledgermq.controller.v1.Node
-	(*ListNodesRequest)(nil),     // 19: ledgermq.controller.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),    // 20: ledgermq.controller.v1.ListNodesResponse
-	(*Member)(nil),               // 21: ledgermq.controller.v1.Member
-	(*MembersRequest)(nil),       // 22: ledgermq.controller.v1.MembersRequest
-	(*MembersResponse)(nil),      // 23: ledgermq.controller.v1.MembersResponse
-	(*StatusRequest)(nil),        // 24: ledgermq.controller.v1.StatusRequest
-	(*StatusResponse)(nil),       // 25: ledgermq.controller.v1.StatusResponse
-	(*IdentifyRequest)(nil),      // 26: ledgermq.controller.v1.IdentifyRequest
-	(*IdentifyResponse)(nil),     // 27: ledgermq.controller.v1.IdentifyResponse
-	(*Membership)(nil),           // 28: ledgermq.controller.v1.Membership
-	(*MemberIdentity)(nil),       // 29: ledgermq.controller.v1.MemberIdentity
-	(*StepRequest)(nil),          // 30: ledgermq.controller.v1.StepRequest
-	(*StepResponse)(nil),         // 31: ledgermq.controller.v1.StepResponse
-	nil,                          // 32: ledgermq.controller.v1.Addresses.ClientsEntry
+	(*MemberReport)(nil),         // 7: ledgermq.controller.v1.MemberReport
+	(*HeartbeatRequest)(nil),     // 8: ledgermq.controller.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),    // 9: ledgermq.controller.v1.HeartbeatResponse
+	(*WantedReplica)(nil),        // 10: ledgermq.controller.v1.WantedReplica
+	(*GroupReplica)(nil),         // 11: ledgermq.controller.v1.GroupReplica
+	(*CreateGroupRequest)(nil),   // 12: ledgermq.controller.v1.CreateGroupRequest
+	(*Group)(nil),                // 13: ledgermq.controller.v1.Group
+	(*Change)(nil),               // 14: ledgermq.controller.v1.Change
+	(*Master)(nil),               // 15: ledgermq.controller.v1.Master
+	(*Replica)(nil),              // 16: ledgermq.controller.v1.Replica
+	(*ListGroupsRequest)(nil),    // 17: ledgermq.controller.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),   // 18: ledgermq.controller.v1.ListGroupsResponse
+	(*GetGroupRequest)(nil),      // 19: ledgermq.controller.v1.GetGroupRequest
+	(*Node)(nil),                 // 20: ledgermq.controller.v1.Node
+	(*ListNodesRequest)(nil),     // 21: ledgermq.controller.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),    // 22: ledgermq.controller.v1.ListNodesResponse
+	(*Member)(nil),               // 23: ledgermq.controller.v1.Member
+	(*MembersRequest)(nil),       // 24: ledgermq.controller.v1.MembersRequest
+	(*MembersResponse)(nil),      // 25: ledgermq.controller.v1.MembersResponse
+	(*StatusRequest)(nil),        // 26: ledgermq.controller.v1.StatusRequest
+	(*StatusResponse)(nil),       // 27: ledgermq.controller.v1.StatusResponse
+	(*IdentifyRequest)(nil),      // 28: ledgermq.controller.v1.IdentifyRequest
+	(*IdentifyResponse)(nil),     // 29: ledgermq.controller.v1.IdentifyResponse
+	(*Membership)(nil),           // 30: ledgermq.controller.v1.Membership
+	(*MemberIdentity)(nil),       // 31: ledgermq.controller.v1.MemberIdentity
+	(*StepRequest)(nil),          // 32: ledgermq.controller.v1.StepRequest
+	(*StepResponse)(nil),         // 33: ledgermq.controller.v1.StepResponse
+	nil,                          // 34: ledgermq.controller.v1.Addresses.ClientsEntry
 }
 var file_controller_proto_depIdxs = []int32{
-	21, // 0: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	32, // 1: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
+	23, // 0: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	34, // 1: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
 	0,  // 2: ledgermq.controller.v1.ReplicaReport.role:type_name -> ledgermq.controller.v1.Role
-	5,  // 3: ledgermq.controller.v1.HeartbeatRequest.addresses:type_name -> ledgermq.controller.v1.Addresses
-	6,  // 4: ledgermq.controller.v1.HeartbeatRequest.replicas:type_name -> ledgermq.controller.v1.ReplicaReport
-	9,  // 5: ledgermq.controller.v1.HeartbeatResponse.replicas:type_name -> ledgermq.controller.v1.WantedReplica
-	21, // 6: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	10, // 7: ledgermq.controller.v1.WantedReplica.others:type_name -> ledgermq.controller.v1.GroupReplica
-	1,  // 8: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
-	14, // 9: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
-	13, // 10: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
-	6,  // 11: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
-	12, // 12: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
-	5,  // 13: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
-	18, // 14: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
-	21, // 15: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
-	21, // 16: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
-	28, // 17: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
-	29, // 18: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
-	3,  // 19: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
-	7,  // 20: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
-	11, // 21: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
-	15, // 22: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
-	17, // 23: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
-	19, // 24: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
-	22, // 25: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
-	24, // 26: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
-	26, // 27: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
-	30, // 28: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
-	4,  // 29: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
-	8,  // 30: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
-	12, // 31: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
-	16, // 32: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
-	12, // 33: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
-	20, // 34: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
-	23, // 35: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
-	25, // 36: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
-	27, // 37: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
-	31, // 38: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
-	29, // [29:39] is the sub-list for method output_type
-	19, // [19:29] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	7,  // 3: ledgermq.controller.v1.ReplicaReport.members:type_name -> ledgermq.controller.v1.MemberReport
+	5,  // 4: ledgermq.controller.v1.HeartbeatRequest.addresses:type_name -> ledgermq.controller.v1.Addresses
+	6,  // 5: ledgermq.controller.v1.HeartbeatRequest.replicas:type_name -> ledgermq.controller.v1.ReplicaReport
+	10, // 6: ledgermq.controller.v1.HeartbeatResponse.replicas:type_name -> ledgermq.controller.v1.WantedReplica
+	23, // 7: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	11, // 8: ledgermq.controller.v1.WantedReplica.others:type_name -> ledgermq.controller.v1.GroupReplica
+	1,  // 9: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
+	16, // 10: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
+	15, // 11: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
+	14, // 12: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
+	6,  // 13: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
+	13, // 14: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
+	5,  // 15: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
+	20, // 16: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
+	23, // 17: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
+	23, // 18: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
+	30, // 19: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
+	31, // 20: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
+	3,  // 21: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
+	8,  // 22: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
+	12, // 23: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
+	17, // 24: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
+	19, // 25: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
+	21, // 26: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
+	24, // 27: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
+	26, // 28: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
+	28, // 29: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
+	32, // 30: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
+	4,  // 31: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
+	9,  // 32: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
+	13, // 33: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
+	18, // 34: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
+	13, // 35: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
+	22, // 36: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
+	25, // 37: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
+	27, // 38: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
+	29, // 39: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
+	33, // 40: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
+	31, // [31:41] is the sub-list for method output_type
+	21, // [21:31] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_controller_proto_init() }
@@ -2653,7 +2879,7 @@ func file_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_controller_proto_rawDesc), len(file_controller_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   31,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
