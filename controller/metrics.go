@@ -15,6 +15,10 @@ var (
 	descGroups        = desc("groups", "Broker groups.")
 	descPending       = desc("groups_pending", "Broker groups that wait for a node to create its replica.")
 	descWithoutMaster = desc("groups_without_master", "Broker groups with an epoch whose master is not heard although every replica had the chance to report.")
+	descDegraded      = desc("groups_degraded", "Broker groups whose SyncStateSet has fewer voters than their mode asks for.")
+	descOneCopy       = desc("groups_one_copy", "Degraded broker groups in which an answered send is on one disk only, though the mode asks for more.")
+	descEpoch         = groupDesc("group_epoch", "Newest epoch of a broker group: one more with each change of its SyncStateSet.")
+	descVoters        = groupDesc("group_voters", "Voters in the newest epoch of a broker group.")
 	descLost          = desc("replicas_lost", "Replicas whose identity was given up.")
 	descNodes         = desc("nodes", "Registered nodes.")
 	descSilent        = desc("nodes_silent", "Registered nodes that are not heard, although they had the chance to report.")
@@ -24,10 +28,14 @@ func desc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("ledgermq_controller_"+name, help, nil, nil)
 }
 
+func groupDesc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("ledgermq_controller_"+name, help, []string{"group"}, nil)
+}
+
 // Describe lists the metrics of a controller.
 func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descLeader, descTerm, descApplied, descFailed, descMismatches,
-		descGroups, descPending, descWithoutMaster, descLost, descNodes, descSilent} {
+		descGroups, descPending, descWithoutMaster, descDegraded, descOneCopy, descEpoch, descVoters, descLost, descNodes, descSilent} {
 		ch <- d
 	}
 }
@@ -58,12 +66,22 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	if !v.ready {
 		return
 	}
-	var pending, withoutMaster, lost, silent int
+	var pending, withoutMaster, degraded, oneCopy, lost, silent int
 	for _, g := range m.state.groups {
 		if g.Epoch == 0 {
 			pending++
 		} else if !g.masterLive(nodes) && !g.unheard(nodes) {
 			withoutMaster++
+		}
+		if n := len(g.voters()); g.Epoch > 0 {
+			if n < Voters(g.Answers, g.Members) {
+				degraded++
+			}
+			if n == 1 && g.Answers > 1 {
+				oneCopy++
+			}
+			ch <- prometheus.MustNewConstMetric(descEpoch, prometheus.GaugeValue, float64(g.Epoch), g.Name)
+			ch <- prometheus.MustNewConstMetric(descVoters, prometheus.GaugeValue, float64(n), g.Name)
 		}
 		for _, r := range g.Replicas {
 			if r.Lost != "" {
@@ -79,6 +97,8 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	gauge(descGroups, float64(len(m.state.groups)))
 	gauge(descPending, float64(pending))
 	gauge(descWithoutMaster, float64(withoutMaster))
+	gauge(descDegraded, float64(degraded))
+	gauge(descOneCopy, float64(oneCopy))
 	gauge(descLost, float64(lost))
 	gauge(descNodes, float64(len(m.state.nodes)))
 	gauge(descSilent, float64(silent))

@@ -52,13 +52,32 @@ func TestMetrics(t *testing.T) {
 		})
 	}
 	want(map[string]float64{"leader": 1, "failed": 0, "state_mismatches_total": 0,
-		"groups": 2, "groups_pending": 1, "groups_without_master": 1, "nodes": 4, "nodes_silent": 3, "replicas_lost": 0})
+		"groups": 2, "groups_pending": 1, "groups_without_master": 1, "nodes": 4, "nodes_silent": 3, "replicas_lost": 0, "groups_degraded": 0, "groups_one_copy": 0, "group_epoch": 1, "group_voters": 1})
 	n.mu.Lock()
 	n.lead["ready"] = 1<<32 | 1
 	n.mu.Unlock()
 	want(map[string]float64{"groups_without_master": 0})
+	n5 := newNode(t, c, "n5")
+	n5.mustRegister()
+	defer n5.live()()
+	if _, err := c.client().CreateGroup(ctxFor(t), request("pair", 2, 2, "n4", "n5")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := &issueEpochCommand{Epoch: 1}
+	eventually(t, "the pair is ready", func() (err error) {
+		s.readState(func(st *State) {
+			pair := st.groups["pair"]
+			if pair.Epoch == 0 {
+				err = fmt.Errorf("it waits for %v", pair.waitingFor())
+			}
+			cmd.Group, cmd.Voters = pair.ID, voterSet{pair.Replicas[0].ID}
+		})
+		return err
+	})
+	must(t, s.propose(ctxFor(t), cmd))
+	want(map[string]float64{"groups_degraded": 1, "groups_one_copy": 1, "group_epoch": 2})
 	stop()
-	want(map[string]float64{"groups_without_master": 1, "nodes_silent": 4})
+	want(map[string]float64{"groups_without_master": 2, "nodes_silent": 4})
 	if got := metrics(t, s); got["ledgermq_controller_term"] < 1 || got["ledgermq_controller_applied_index"] < 5 {
 		t.Errorf("%v", got)
 	}
