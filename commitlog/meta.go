@@ -170,6 +170,17 @@ func readMeta(fs vfs.FS, dir string) (cur *metaRecord, next int, err error) {
 	return cur, next, nil
 }
 
+// keep makes durable what was read: it may be in memory only, when the sync that it waited for failed or never came. The other
+// slot would then be the only good one on the disk, and the next write goes there; and what follows from this one, a segment
+// removed or a truncation completed, must not be on the disk before it. The same bytes are written to the same place, so
+// that a power cut leaves them, or what was there.
+func (f *metaFile) keep() error {
+	if _, err := f.f.WriteAt(f.cur.encode(), int64(1-f.next)*metaSlot); err != nil {
+		return err
+	}
+	return f.f.SyncData()
+}
+
 // write stores m in the next slot, durably; both: in each slot, one after the other.
 func (f *metaFile) write(m metaRecord, both bool) error {
 	times := 1

@@ -129,6 +129,11 @@ func (l *Log) open() (err error) {
 	if m.making {
 		return fmt.Errorf("%w: the creation of %s was cut short", ErrNotCreated, o.Dir)
 	}
+	if !o.ReadOnly {
+		if err := l.meta.keep(); err != nil {
+			return fmt.Errorf("commitlog: open: %w", err)
+		}
+	}
 	l.front, l.starts = m.front, m.Starts+1
 	if l.front.prev.Index > 0 {
 		l.epochs = append(l.epochs, l.front.start)
@@ -181,7 +186,6 @@ func (r *recovery) list() error {
 		return r.wrap(err)
 	}
 	var junk []string
-	cut := false // a front cut was cut short
 	for _, name := range names {
 		path := filepath.Join(l.o.Dir, name)
 		base, isLog := parseName(name, logSuffix)
@@ -191,9 +195,7 @@ func (r *recovery) list() error {
 		switch {
 		case isLog && base >= l.front.base:
 			r.bases = append(r.bases, base)
-		case isLog:
-			junk, cut = append(junk, path), true
-		case isSide && sideBase < l.front.base, isNext, filepath.Ext(name) == vfs.TempSuffix:
+		case isLog, isSide && sideBase < l.front.base, isNext, filepath.Ext(name) == vfs.TempSuffix:
 			junk = append(junk, path)
 		case isSpare && len(l.spares) < l.o.KeepSpare && r.spare(path):
 			l.spares = append(l.spares, path)
@@ -208,11 +210,6 @@ func (r *recovery) list() error {
 		}
 		return nil
 	}
-	if cut {
-		if err := r.keepMeta(); err != nil {
-			return err
-		}
-	}
 	for _, path := range junk {
 		if err := l.remove(path); err != nil {
 			return r.wrap(err)
@@ -221,10 +218,6 @@ func (r *recovery) list() error {
 	l.dirDirty = len(junk) > 0
 	return nil
 }
-
-// keepMeta makes durable what was read of meta. It may be in memory only: the sync that it waited for failed, or never came. What
-// follows from it, a segment removed or a truncation completed, must not be on the disk before it.
-func (r *recovery) keepMeta() error { return r.wrap(r.l.meta.write(r.l.meta.cur, false)) }
 
 // spare tells whether the file is good for use as a segment.
 func (r *recovery) spare(path string) bool {
@@ -238,9 +231,6 @@ func (r *recovery) finishTruncation() error {
 	to, end := l.meta.cur.TruncateTo, l.meta.cur.truncateEnd
 	if to == 0 {
 		return nil
-	}
-	if err := r.keepMeta(); err != nil {
-		return err
 	}
 	keep := l.o.base(to)
 	for len(r.bases) > 0 && r.bases[len(r.bases)-1] > keep {

@@ -848,3 +848,42 @@ func TestMetaIsDurableFirst(t *testing.T) {
 		})
 	}
 }
+
+// TestOnlySlotStays: the second slot of a new log may be in the page cache only. The first one must stay until another is on
+// the disk.
+func TestOnlySlotStays(t *testing.T) {
+	t.Parallel()
+	for k, done := 0, false; !done; k++ {
+		for seed := range uint64(8) {
+			fs := vfs.NewMem()
+			o := small(fs)
+			var metas atomic.Int64
+			o.FS = vfs.Inject(fs, func(op vfs.Op, name string, _ int64, _ int) error {
+				if op == vfs.OpSync && strings.HasSuffix(name, metaName) {
+					metas.Add(1)
+					return &vfs.LostSync{Err: errInjected}
+				}
+				return nil
+			})
+			if err := Create(o, nil); !errors.Is(err, errInjected) || metas.Load() != 1 {
+				t.Fatalf("Create: %v after %d syncs", err, metas.Load())
+			}
+			fs = fs.KillProcess()
+			var on func() bool
+			o.FS, on = powerAfter(fs, k)
+			_, err := Open(o)
+			if done = on(); done {
+				check(t, err)
+			}
+			o.FS = fs.Crash(rnd(seed))
+			if _, err = Open(o); errors.Is(err, ErrNotCreated) {
+				if err = Create(o, nil); err == nil {
+					_, err = Open(o)
+				}
+			}
+			if err != nil {
+				t.Fatalf("step %d, seed %d: %v", k, seed, err)
+			}
+		}
+	}
+}
