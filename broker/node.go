@@ -222,7 +222,7 @@ var ErrNoMaster = errors.New("no master known")
 func (n *Node) Ready() error {
 	hs := n.hostedList()
 	if len(hs) == 0 {
-		return errors.New("no replica yet")
+		return errors.New("no replica yet: the controller has created no group on this node")
 	}
 	var waits error
 	for _, h := range hs {

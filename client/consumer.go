@@ -30,7 +30,7 @@ type Consumer struct {
 	running   map[QueueRef]bool
 	position  map[QueueRef]ids.QueueOffset // next offset after what Poll returned
 	committed map[QueueRef]ids.QueueOffset
-	waiting   map[QueueRef]error // queues in which nothing new can be read now, and why
+	waiting   map[QueueRef]error // what became of the last question about a queue, unless all is well
 }
 
 // batch is what a fetcher hands over: messages, or a fault.
@@ -214,13 +214,20 @@ func (k *Consumer) Positions() map[QueueRef]ids.QueueOffset {
 // read, or what became of the last pull. It is empty while all is well.
 func (k *Consumer) Waiting() map[string]error {
 	k.mu.Lock()
-	defer k.mu.Unlock()
+	queues := make(map[QueueRef]error, len(k.running)) // all of them, with what is noted
+	for q := range k.running {
+		queues[q] = k.waiting[q]
+	}
+	k.mu.Unlock()
 	groups, first := map[string]error{}, map[string]ids.QueueID{}
-	for q, err := range k.waiting {
+	for q, err := range queues {
+		if none := k.masterless(q); none != nil {
+			err = none
+		}
 		old := groups[q.Group]
 		// One reason stands for all queues of the group: that it has no master, else that of the first queue.
 		switch {
-		case errors.Is(old, ErrNoMaster):
+		case err == nil, errors.Is(old, ErrNoMaster):
 		case old == nil, errors.Is(err, ErrNoMaster), q.Queue < first[q.Group]:
 			groups[q.Group], first[q.Group] = err, q.Queue
 		}
@@ -289,7 +296,7 @@ func (k *Consumer) fetch(q QueueRef) {
 		if k.masterless(q) != nil && !moved {
 			k.c.refreshAfter(k.ctx, q.Topic, false) // a slave does not tell that there is a master again
 		}
-		k.note(q, k.masterless(q))
+		k.note(q, nil)
 		from = r.Suggested
 		next = r.NextOffset
 		if moved && !k.hand(batch{queue: q, messages: r.Messages, next: next}) {
@@ -340,7 +347,6 @@ func (k *Consumer) failed(q QueueRef, err error, wait *backoff) bool {
 // start finds where the group goes on in a queue. Only a master knows.
 func (k *Consumer) start(q QueueRef) (ids.QueueOffset, bool) {
 	for wait := k.c.newBackoff(); ; {
-		k.note(q, k.masterless(q))
 		off, found, err := k.first(q)
 		if err == nil {
 			k.note(q, nil)
@@ -357,9 +363,12 @@ func (k *Consumer) start(q QueueRef) (ids.QueueOffset, bool) {
 	}
 }
 
-// first asks once where the group goes on, which for a limited time waits for a master.
+// startPatience is how long start waits for a master until it notes that there is none. A broker answers within 2.5 s.
+const startPatience = 3 * time.Second
+
+// first asks where the group goes on.
 func (k *Consumer) first(q QueueRef) (off ids.QueueOffset, found bool, err error) {
-	ctx, cancel := context.WithTimeout(k.ctx, k.c.o.callTimeout)
+	ctx, cancel := context.WithTimeout(k.ctx, startPatience)
 	defer cancel()
 	off, found, err = k.c.CommittedOffset(ctx, k.group, q)
 	if err == nil && !found {

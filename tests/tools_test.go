@@ -81,11 +81,15 @@ func TestTools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign := exec.CommandContext(ctx, bin, "broker", "--http", "", "--id", "n1", "--data", filepath.Join(t.TempDir(), "n1"), "--log-format", "json",
+	folder := filepath.Join(t.TempDir(), "n1")
+	foreign := exec.CommandContext(ctx, bin, "broker", "--http", "", "--id", "n1", "--data", folder, "--log-format", "json",
 		"--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--controllers", fmt.Sprintf("127.0.0.1:%d", controller.Ports["grpc"]), "--namesrv", namesrv)
 	text, err := foreign.CombinedOutput()
 	if err == nil || strings.Contains(string(text), `"message":"serving"`) || !strings.Contains(string(text), "\nledgermq: broker n1: ") {
 		t.Errorf("a stranger with the name of a node: %v\n%s", err, text)
+	}
+	if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it left its folder behind, bound to the name of another: %v", err)
 	}
 
 	// With two of three nodes dead there is no master: consume says so, and when there is one again.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/urfave/cli/v2"
 
+	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/internal/vfs"
 )
 
@@ -140,7 +142,7 @@ func (t *tool) serverCommand() *cli.Command {
 }
 
 // runRoles opens the roles, serves until the context ends or the lock of --while-locked is free, and closes in reverse order.
-func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string) string) error {
+func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string) string) (failed error) {
 	log, err := t.logger(c)
 	if err != nil {
 		return err
@@ -177,9 +179,15 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 		if role == "namesrv" {
 			continue
 		}
+		_, err := os.Lstat(folder(role))
+		fresh := errors.Is(err, os.ErrNotExist)
 		unmake := unmakeFolder(folder(role))
 		defer func() {
-			if !opened {
+			stranger := fresh && role == "broker" && errors.Is(failed, controller.ErrNodeConflict)
+			if stranger {
+				dropStranger(folder(role))
+			}
+			if stranger || !opened {
 				unmake()
 			}
 		}()
@@ -380,6 +388,21 @@ func unmakeFolder(dir string) (unmake func()) {
 			os.Remove(d) // not when something is in it
 		}
 	}
+}
+
+// dropStranger removes what a node that no cluster took has made in its new folder: it would bind the folder to an id that
+// another node has. A folder that belongs to a cluster by now, or has replicas, stays as it is.
+func dropStranger(dir string) {
+	var node struct {
+		Cluster string `json:"cluster"`
+	}
+	name := filepath.Join(dir, "node.json")
+	data, err := os.ReadFile(name)
+	if err != nil || json.Unmarshal(data, &node) != nil || node.Cluster != "" || os.Remove(filepath.Join(dir, "groups")) != nil {
+		return
+	}
+	os.Remove(name)
+	os.Remove(filepath.Join(dir, "LOCK"))
 }
 
 // isLocked tells whether a process holds the lock of file. Without the file, or its folder, nobody does.
