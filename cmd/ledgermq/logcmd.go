@@ -26,7 +26,7 @@ func (t *tool) logCommand() *cli.Command {
 				Name: "dump", Usage: "print the frames and records of one replica", ArgsUsage: "FOLDER",
 				Flags: withEnv(
 					&cli.StringFlag{Name: "group", Usage: "which `GROUP`, when the folder has replicas of several"},
-					&cli.Int64Flag{Name: "from", Usage: "first `INDEX`; default: the first one there is"},
+					&cli.Int64Flag{Name: "from", Usage: "first `INDEX`", DefaultText: "the first one there is"},
 					&cli.Int64Flag{Name: "count", Usage: "number of frames; 0: all"},
 					&cli.BoolFlag{Name: "records", Usage: "print the records of each frame too"},
 					jsonFlag(),
