@@ -1,0 +1,135 @@
+package tests
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ledgermq/ledgermq/tests/cluster"
+)
+
+// scene is a loaded group in one mode. Its steps are the rows of docs/guarantees.md.
+type scene struct {
+	t *testing.T
+	c *cluster.Cluster
+	l *load
+}
+
+// goesOn waits until sends are answered OK.
+func (s *scene) goesOn() {
+	s.t.Helper()
+	s.l.awaitMore(s.t, 50, 60*time.Second)
+}
+
+// stops waits until sends are refused, every one of them.
+func (s *scene) stops() {
+	s.t.Helper()
+	eventually(s.t, time.Minute, "sends stop", func() (bool, error) {
+		ok, failed := s.l.ok.Load(), s.l.failed.Load()
+		eventually(s.t, 30*time.Second, "sends are refused", func() (bool, error) { return s.l.failed.Load() > failed+senders, nil })
+		return s.l.ok.Load() == ok, nil
+	})
+}
+
+func (s *scene) kill(list ...string) {
+	s.t.Helper()
+	for _, id := range list {
+		kill(s.t, s.c, id)
+	}
+}
+
+func (s *scene) start(list ...string) {
+	s.t.Helper()
+	for _, id := range list {
+		restart(s.t, s.c, id)
+	}
+}
+
+func (s *scene) voters(list ...string) {
+	s.t.Helper()
+	voters(s.t, s.c, list...)
+}
+
+// The rows of the table that no other test shows: what a mode survives, and what stops it. n1 is master at the beginning.
+func TestModesGuarantee(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		mode   string
+		minISR int
+		steps  func(*scene)
+	}{
+		{"2-3", 0, func(s *scene) { // two at once
+			s.kill("n2", "n3")
+			s.stops()
+			s.start("n2")
+			s.goesOn()
+			s.start("n3")
+		}},
+		{"2-3", 2, func(s *scene) { // a replica and the controller
+			s.kill("c1", "n1")
+			s.goesOn()
+			s.start("n1", "c1")
+			s.voters("n1", "n2", "n3")
+		}},
+		{"3-3", 0, func(s *scene) { // one, and a second one later
+			s.kill("n2")
+			s.voters("n1", "n3")
+			s.goesOn()
+			s.kill("n3")
+			s.stops()
+			s.start("n3")
+			s.goesOn()
+			s.start("n2")
+			s.voters("n1", "n2", "n3")
+			s.goesOn()
+		}},
+		{"1-2", 0, func(s *scene) { // the learner, then the voter
+			s.kill("n2")
+			s.goesOn()
+			s.start("n2")
+			s.kill("n1")
+			s.stops()
+			s.start("n1")
+			s.goesOn()
+			s.voters("n1")
+		}},
+		{"2-2", 2, func(s *scene) { // nobody goes on alone when the min ISR is two
+			s.kill("n2")
+			s.stops()
+			s.start("n2")
+			s.goesOn()
+			s.voters("n1", "n2")
+		}},
+		{"2-4", 0, func(s *scene) { // the learner takes the place of a voter, and a second one may go
+			s.kill("n2")
+			s.voters("n1", "n3", "n4")
+			s.goesOn()
+			s.kill("n1")
+			s.voters("n3", "n4")
+			s.goesOn()
+			s.start("n1", "n2")
+			s.goesOn()
+		}},
+		{"3-5", 0, func(s *scene) { // two at once, and the controller
+			s.kill("c1", "n1", "n2")
+			s.goesOn()
+			s.start("n1", "n2", "c1")
+			s.voters("n1", "n2", "n3", "n4", "n5")
+			s.goesOn()
+		}},
+	} {
+		name := row.mode
+		if row.minISR > 0 {
+			name += fmt.Sprintf(" min ISR %d", row.minISR)
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := start(t, cluster.Options{Nodes: int(row.mode[2] - '0'), Groups: 1, Mode: row.mode, MinISR: row.minISR})
+			s := &scene{t: t, c: c, l: startOwnLoad(t, c, "Modes", senders)}
+			s.goesOn()
+			row.steps(s)
+			s.goesOn()
+			s.l.check(t, c)
+		})
+	}
+}
