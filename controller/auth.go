@@ -20,11 +20,12 @@ import (
 // word. The secret never travels, and a recorded handshake is worth nothing: both nonces are in both proofs.
 //
 //	client ─▶ "LMQC" version keyed nonce[32]
-//	server ─▶ "LMQC" version status nonce[32] HMAC-SHA256(secret, "server" ‖ client nonce ‖ server nonce)
+//	server ─▶ "LMQC" version status nonce[32]
 //	client ─▶ HMAC-SHA256(secret, "client" ‖ client nonce ‖ server nonce)
-//	server ─▶ status
+//	server ─▶ status HMAC-SHA256(secret, "server" ‖ client nonce ‖ server nonce)
 //
-// Without a secret the same exchange runs with the empty key; then the server takes loopback peers only. The bytes that follow
+// The client proves first, as between nodes: who does not know the secret gets nothing from a controller to guess it with.
+// A refusal ends with its status. Without a secret the same exchange runs with the empty key; then the server takes loopback peers only. The bytes that follow
 // are neither encrypted nor signed: the network between the processes of a cluster is trusted not to alter them.
 const (
 	handshakeMagic   = "LMQC"
@@ -88,7 +89,7 @@ func (c *secretCredentials) clientHandshake(conn net.Conn) error {
 	if _, err := conn.Write(append(hello, nonce[:]...)); err != nil {
 		return fmt.Errorf("controller handshake: %w", err)
 	}
-	var answer [4 + 2 + 32 + 32]byte
+	var answer [4 + 2 + 32]byte
 	if _, err := io.ReadFull(conn, answer[:6]); err != nil {
 		return fmt.Errorf("controller handshake: %w", err)
 	}
@@ -101,18 +102,24 @@ func (c *secretCredentials) clientHandshake(conn net.Conn) error {
 	if _, err := io.ReadFull(conn, answer[6:]); err != nil {
 		return fmt.Errorf("controller handshake: %w", err)
 	}
-	serverNonce := answer[6:38]
-	if !hmac.Equal(answer[38:], c.proof("server", nonce[:], serverNonce)) {
-		return statusError(statusSecret)
-	}
+	serverNonce := answer[6:]
 	if _, err := conn.Write(c.proof("client", nonce[:], serverNonce)); err != nil {
 		return fmt.Errorf("controller handshake: %w", err)
 	}
-	var status [1]byte
-	if _, err := io.ReadFull(conn, status[:]); err != nil {
+	var accept [1 + 32]byte
+	if _, err := io.ReadFull(conn, accept[:1]); err != nil {
 		return fmt.Errorf("controller handshake: %w", err)
 	}
-	return statusError(status[0])
+	if err := statusError(accept[0]); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(conn, accept[1:]); err != nil {
+		return fmt.Errorf("controller handshake: %w", err)
+	}
+	if !hmac.Equal(accept[1:], c.proof("server", nonce[:], serverNonce)) {
+		return statusError(statusSecret)
+	}
+	return nil
 }
 
 func statusError(status byte) error {
@@ -163,9 +170,7 @@ func (c *secretCredentials) serverHandshake(conn net.Conn) error {
 	}
 	var nonce [32]byte
 	rand.Read(nonce[:])
-	answer = append(answer, nonce[:]...)
-	answer = append(answer, c.proof("server", hello[6:], nonce[:])...)
-	if _, err := conn.Write(answer); err != nil {
+	if _, err := conn.Write(append(answer, nonce[:]...)); err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}
 	var proof [32]byte
@@ -176,7 +181,7 @@ func (c *secretCredentials) serverHandshake(conn net.Conn) error {
 		conn.Write([]byte{statusSecret})
 		return statusError(statusSecret)
 	}
-	_, err := conn.Write([]byte{statusOK})
+	_, err := conn.Write(append([]byte{statusOK}, c.proof("server", hello[6:], nonce[:])...))
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -368,6 +369,30 @@ func TestSecrets(t *testing.T) {
 	must(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
 	if n, err := conn.Read(make([]byte, 10)); err == nil {
 		t.Errorf("%d bytes for a stranger", n)
+	}
+	// Who cannot prove the secret gets nothing that was made with it.
+	stranger, err := net.Dial("tcp", c.addrs["c1"])
+	must(t, err)
+	defer stranger.Close()
+	stranger.Write(append([]byte(handshakeMagic), handshakeVersion, 1))
+	stranger.Write(make([]byte, 32+32)) // a nonce, and a proof that is none
+	must(t, stranger.SetReadDeadline(time.Now().Add(10*time.Second)))
+	if got, err := io.ReadAll(stranger); err != nil || len(got) != 4+2+32+1 || got[5] != statusOK || got[38] != statusSecret {
+		t.Errorf("a stranger gets %x, %v; want a nonce and a refusal", got, err)
+	}
+	// A server that only says that it is one is no controller.
+	near, far := net.Pipe()
+	defer near.Close()
+	must(t, near.SetDeadline(time.Now().Add(10*time.Second)))
+	go func() {
+		defer far.Close()
+		io.ReadFull(far, make([]byte, 4+2+32))
+		far.Write(append(append([]byte(handshakeMagic), handshakeVersion, statusOK), make([]byte, 32)...))
+		io.ReadFull(far, make([]byte, 32))
+		far.Write(append([]byte{statusOK}, make([]byte, 32)...))
+	}()
+	if err := (&secretCredentials{secret: []byte("a secret")}).clientHandshake(near); !errors.Is(err, ErrSecret) {
+		t.Errorf("a server without the secret: %v", err)
 	}
 	// Without a secret a peer beyond loopback is refused.
 	a, b := net.Pipe()
