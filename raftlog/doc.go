@@ -12,7 +12,8 @@
 //     epoch record after both slots of the meta file are synced.
 //  4. A replica joins an epoch by writing its record and the floor of its terms durably, and steps no message of that epoch
 //     before (seal and gate).
-//  5. A replica that cannot prove what it holds parks: it neither votes, acknowledges nor leads, and Status tells why.
+//  5. A hand-over of the mastership, Transfer, ends what was formed before it begins: no token of it ends as unknown.
+//  6. A replica that cannot prove what it holds parks: it neither votes, acknowledges nor leads, and Status tells why.
 //
 // # Shape
 //
@@ -42,6 +43,6 @@
 //
 // # Where to read first
 //
-// group.go for the use, replica.go for the events, ready.go for what Raft wants, adopt.go for epochs, job.go and
+// group.go for the use, replica.go for the events, ready.go for what Raft wants, adopt.go for epochs, transfer.go for hand-overs, job.go and
 // shell.go for durability.
 package raftlog

@@ -19,6 +19,10 @@ var (
 	// issued by this cluster's controller: an operator must look.
 	ErrEpochConflict = errors.New("raftlog: another record of the same epoch is in force")
 
+	// ErrTransfer is wrapped by the error of a hand-over of the mastership that did not come about: nobody took it in time, or the
+	// one that was to is not a voter.
+	ErrTransfer = errors.New("raftlog: the mastership was not handed over")
+
 	// ErrForeignRecord is returned by Adopt for a record of another cluster or group.
 	ErrForeignRecord = errors.New("raftlog: the record is of another group")
 )

@@ -136,6 +136,14 @@ func (g *Group) Wake() {
 // has made sure that it is wanted. It does nothing on a master or a learner.
 func (g *Group) Campaign() { g.call((*Replica).Campaign) }
 
+// Transfer hands the mastership to another voter; see Replica.Transfer. False: the group is closed, and done is not called.
+func (g *Group) Transfer(to ids.ReplicaID, done func(error)) bool {
+	return g.call(func(r *Replica) { r.Transfer(to, done) })
+}
+
+// Leave tells that this process ends soon: the replica takes no mastership that another one hands over.
+func (g *Group) Leave() { g.call((*Replica).Leave) }
+
 // PeerDown tells that the connection to a node went down, so that what was on its way is sent again at once.
 func (g *Group) PeerDown(node ids.NodeID) { g.call(func(r *Replica) { r.PeerDown(node) }) }
 

@@ -119,7 +119,7 @@ func (r *Replica) mayForm() bool { return r.form.wanted && r.couldForm() }
 
 // couldForm tells whether a frame would be formed if something waited.
 func (r *Replica) couldForm() bool {
-	return r.isMaster() && len(r.form.inflight) < r.cfg.MaxInflightFrames && r.form.bytes() < r.cfg.Limits.Uncommitted
+	return r.isMaster() && !r.transferring() && len(r.form.inflight) < r.cfg.MaxInflightFrames && r.form.bytes() < r.cfg.Limits.Uncommitted
 }
 
 // propose lets the state machine form one frame and proposes it. It returns false when there was nothing to form.

@@ -40,6 +40,9 @@ func (r *Replica) ReadIndex(done func(i ids.Index, err error)) {
 	r.reads.waiting = append(r.reads.waiting, &readWaiter{done})
 }
 
+// idle tells whether nobody waits.
+func (q *reads) idle() bool { return len(q.waiting)+len(q.round)+len(q.due) == 0 }
+
 // startReads begins a round when none is under way. Raft repeats its question with each heartbeat.
 func (r *Replica) startReads() {
 	if len(r.reads.waiting) == 0 || len(r.reads.round) > 0 || !r.leading || r.rn == nil || r.seal.active() {

@@ -23,11 +23,14 @@ func (r *Replica) Turn(now int64) {
 		}
 		r.startReads()
 		r.drain()
+		r.handOver()
+		r.drain()
 		r.releaseLone()
 		r.pumpAll()
 		r.w.trim(min(r.applied, r.synced), r.lowestMatch(), r.cfg.Limits.Window)
 	})
 	r.tellRole()
+	r.endTransfer()
 }
 
 // maxTurnBytes bounds the frames that one turn applies, so that a replica which has much to replay still hears of time and votes.

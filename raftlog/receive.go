@@ -120,7 +120,7 @@ func (r *Replica) step(env peer.Envelope) {
 			return
 		}
 	case pb.MsgTimeoutNow:
-		if env.From != r.lead {
+		if env.From != r.lead || r.leaving {
 			return
 		}
 	}

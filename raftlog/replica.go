@@ -14,7 +14,7 @@ import (
 )
 
 // Replica is one member of a group as a step function: no goroutine, no clock, no socket. Its inputs are Tick, Receive,
-// Completed, Adopt, Campaign, ReadIndex and Wake; after any number of them Turn does what follows from them, and Take hands out
+// Completed, Adopt, Campaign, Transfer, Leave, ReadIndex and Wake; after any number of them Turn does what follows from them, and Take hands out
 // the messages to send and the jobs to write. It calls its StateMachine from Turn. It reads the log but never writes it.
 //
 // Life of a replica:
@@ -80,6 +80,9 @@ type Replica struct {
 
 	form  proposals
 	reads reads
+
+	transfer *transfer // under way, nil when none is
+	leaving  bool      // see Leave
 
 	ackDirty bool
 	acked    ids.Index // last value given to StateMachine.Acked in this leadership
@@ -330,6 +333,7 @@ func (r *Replica) park(reason string, err error) {
 	r.logger.Error().Err(err).Uint32("epoch", uint32(r.record.Epoch)).Stringer("term", r.owner.Term).Msg("replica parks: " + reason)
 	r.form.abandonAll(r.sm)
 	r.reads.fail(r.parked)
+	r.endTransfer()
 }
 
 // Record returns the epoch record in force; its Epoch is 0 while the first one is waited for.

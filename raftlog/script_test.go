@@ -26,6 +26,8 @@ import (
 //	open 1 2 3 [record=1]          starts machines, with a record from the controller
 //	adopt 1 record=2               the controller hands a record out
 //	campaign 1                     a named election
+//	transfer 1 to=2                the master is to hand over
+//	leave 1                        its process ends soon
 //	tick 1 [n=6]                   time passes at one replica
 //	propose 1 NAME…                a client sends operations
 //	read 1                         asks for a confirmed index
@@ -117,6 +119,17 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		}
 	case "campaign":
 		nodes[0].Campaign()
+	case "transfer":
+		to := ids.ReplicaID(number("to", 0))
+		nodes[0].Transfer(to, func(err error) {
+			how := "done"
+			if err != nil {
+				how = strings.TrimPrefix(err.Error(), "raftlog: ")
+			}
+			fmt.Fprintf(&s.out, "n%d hands over to %d: %s\n", nodes[0].ID, to, how)
+		})
+	case "leave":
+		nodes[0].Replica.Leave()
 	case "tick":
 		for range number("n", 1) {
 			for _, n := range nodes {

@@ -126,4 +126,5 @@ func (r *Replica) shutDown() {
 	if r.parked == nil {
 		r.parked = &ParkedError{Reason: "the group is closed"}
 	}
+	r.endTransfer()
 }

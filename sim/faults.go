@@ -47,7 +47,17 @@ func (s *schedule) fault() {
 	if s.chance(0.3) && n.Up {
 		s.fillAhead(n)
 	}
+	if s.chance(s.p.Transfer) && n.Up {
+		s.transfer(n)
+	}
 	s.settleDisk(n)
+}
+
+// transfer asks n to hand its mastership to any replica.
+func (s *schedule) transfer(n *Node) {
+	to := s.w.Nodes[s.r.IntN(len(s.w.Nodes))].ID
+	s.w.Tracef("n%d is told to hand over to %d", n.ID, to)
+	n.Transfer(to, func(err error) { s.w.Tracef("n%d hands over to %d: %v", n.ID, to, err) })
 }
 
 // fillAhead prepares the log's space, as the background loop of a node does. A failure is no fault of the replica's.

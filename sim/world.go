@@ -332,6 +332,12 @@ func (n *Node) Campaign() {
 	n.Turn()
 }
 
+// Transfer asks n to hand its mastership over.
+func (n *Node) Transfer(to ids.ReplicaID, done func(error)) {
+	n.Replica.Transfer(to, done)
+	n.Turn()
+}
+
 // Adopt gives n a record, as its controller does.
 func (n *Node) Adopt(rec raftlog.EpochRecord) error {
 	err := n.Replica.Adopt(rec)
