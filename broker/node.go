@@ -25,10 +25,8 @@ import (
 
 const (
 	heartbeatEvery = 200 * time.Millisecond
-	// urgentEvery is the pause of heartbeats while a replica misses its master or a voter, for urgentAfter at least and urgentFor at most.
+	// urgentEvery is the pause of heartbeats while a replica has urgent news.
 	urgentEvery = 50 * time.Millisecond
-	urgentAfter = 200 * time.Millisecond
-	urgentFor   = 3 * time.Second
 	// callTimeout bounds one call of a controller. Nothing on the way of a message waits for it.
 	callTimeout = 2 * time.Second
 )

@@ -55,21 +55,11 @@ func (n *Node) controllerLoop() {
 	}
 }
 
-// urgent tells whether a replica here has news that must not wait for the next regular heartbeat: it misses its master, or as a
-// master it misses a member. What has not changed for a while is news no more.
+// urgent tells whether a replica here has news that must not wait for the next regular heartbeat.
 func (n *Node) urgent() bool {
 	for _, r := range n.open() {
-		st := r.raft.Status()
-		if st.Epoch == 0 || st.Parked != "" {
-			continue
-		}
-		if st.Role != raftlog.RoleMaster && (st.MasterClosed || st.MasterSilent >= urgentAfter) && st.MasterSilent < urgentFor {
+		if controller.Urgent(r.raft.Status()) {
 			return true
-		}
-		for _, m := range st.Voters {
-			if m.Stalled >= urgentAfter && m.Stalled < urgentFor {
-				return true
-			}
 		}
 	}
 	return false

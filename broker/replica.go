@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/ledgermq/ledgermq/broker/state"
 	"github.com/ledgermq/ledgermq/commitlog"
+	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/index"
 	"github.com/ledgermq/ledgermq/internal/ids"
@@ -338,12 +338,7 @@ func (r *Replica) wanted(record *raftlog.EpochRecord, w *controllerpb.WantedRepl
 			return
 		}
 	}
-	// A campaign in the epoch that is just being adopted waits for it.
-	term := uint64(st.Term)
-	if record != nil && record.Epoch > st.Epoch {
-		term = uint64(ids.MakeTerm(record.Epoch, 0))
-	}
-	if w.Campaign && term == w.CampaignTerm && r.campaigned.Swap(w.CampaignTerm+1) != w.CampaignTerm+1 {
+	if controller.Campaigns(w, st, record) && r.campaigned.Swap(w.CampaignTerm+1) != w.CampaignTerm+1 {
 		r.log.Info().Msg("the controller asks this replica to campaign")
 		r.raft.Campaign()
 	}
@@ -352,35 +347,10 @@ func (r *Replica) wanted(record *raftlog.EpochRecord, w *controllerpb.WantedRepl
 // report fills in what the controller wants to know of this replica.
 func (r *Replica) report(rep *controllerpb.ReplicaReport) {
 	st := r.raft.Status()
-	rep.Epoch = uint32(st.Epoch)
-	rep.EpochHash = st.Hash[:]
-	switch {
-	case st.Parked != "" || st.Role == raftlog.RoleParked:
-		rep.Role, rep.Parked = controllerpb.Role_ROLE_PARKED, st.Parked
-	case st.Role == raftlog.RoleMaster:
-		rep.Role = controllerpb.Role_ROLE_MASTER
-	default:
-		rep.Role = controllerpb.Role_ROLE_FOLLOWER
+	last, err := r.clog.TermOf(st.Last)
+	if err != nil {
+		last = 0
 	}
-	if st.Epoch == 0 {
-		rep.EpochHash, rep.Parked = nil, ""
-	}
-	if st.Poisoned != nil {
-		rep.Poisoned = st.Poisoned.Error()
-	}
-	rep.Term, rep.Commit, rep.Applied = uint64(st.Term), uint64(st.Commit), uint64(st.Applied)
-	rep.LastIndex, rep.EndOffset = uint64(st.Last), int64(st.End)
+	controller.Report(rep, st, last)
 	rep.Starts = r.clog.Meta().Starts
-	rep.MasterSilentMillis, rep.MasterClosed = st.MasterSilent.Milliseconds(), st.MasterClosed
-	if st.Role == raftlog.RoleMaster {
-		for _, m := range slices.Concat(st.Voters, st.Learners) {
-			if m.ID != st.Replica {
-				rep.Members = append(rep.Members, &controllerpb.MemberReport{ReplicaId: uint64(m.ID), Match: uint64(m.Match),
-					StalledMillis: m.Stalled.Milliseconds(), Closed: m.Closed, CaughtUpMillis: m.CaughtUp.Milliseconds()})
-			}
-		}
-	}
-	if last, err := r.clog.TermOf(st.Last); err == nil {
-		rep.LastTerm = uint64(last)
-	}
 }

@@ -11,7 +11,7 @@ import (
 
 // Apply changes the state by one command. A *RefusedError means that the command changed nothing. What the proposer compared
 // is compared again here, where it is set: between proposal and apply another command may have come first.
-func (s *State) Apply(c command) error {
+func (s *State) Apply(c Command) error {
 	switch c := c.(type) {
 	case *foundCommand:
 		return s.applyFound(c)

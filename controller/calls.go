@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -114,12 +113,12 @@ func (s *Server) silentSession(ctx context.Context, cmd *registerCommand) (hexID
 	if err != nil || before.isZero() || before == cmd.Session {
 		return before, err
 	}
-	enough := s.o.NodeSilence * 6 / 10
+	enough := s.lead.replaceAfter()
 	ticker := time.NewTicker(max(enough/20, time.Millisecond))
 	defer ticker.Stop()
-	_, began := s.soft.heardFrom(cmd.Node, before)
+	_, began := s.lead.heardFrom(cmd.Node, before)
 	for {
-		heard, beats := s.soft.heardFrom(cmd.Node, before)
+		heard, beats := s.lead.heardFrom(cmd.Node, before)
 		if beats > began+1 { // one may have been on its way when its process died
 			return before, refuse(ErrNodeConflict, "node %s is running already, at %s: two processes cannot share one node id and data folder: stop one of them", cmd.Node, orUnknown(address))
 		}
@@ -144,77 +143,44 @@ func (c *calls) Heartbeat(ctx context.Context, req *pb.HeartbeatRequest) (*pb.He
 	if err := s.notLeader(); err != nil {
 		return nil, err
 	}
+	if err := s.checkHeartbeat(req); err != nil {
+		return nil, err
+	}
 	node := ids.NodeID(req.GetNodeId())
-	session, err := s.checkHeartbeat(node, req)
+	var news *Proposal
+	var err error
+	s.readState(func(st *State) { news, err = s.lead.Hear(s.o.Clock(), st, req) })
 	if err != nil {
 		return nil, err
 	}
-	if s.soft.hear(s.o.Clock(), node, session, req.GetSequence(), req.GetReplicas()) {
-		if err := s.report(ctx, node, session, req); err != nil {
-			return nil, err
-		}
+	if news != nil {
+		var refused *RefusedError
+		if err := s.proposeSoon(ctx, news); errors.As(err, &refused) {
+			return nil, refused
+		} // a report that was lost is made again
 	}
-	s.decide(ctx, node)
+	var next []*Proposal
+	s.readState(func(st *State) { next = s.lead.Decide(s.o.Clock(), st, node) })
+	for _, p := range next {
+		_ = s.proposeSoon(ctx, p)
+	}
 	if err := s.notLeader(); err != nil {
 		return nil, err
 	}
 	return s.wanted(node), nil
 }
 
-// decide works towards what each group with a replica on the node should have, and waits a short time for an epoch that it
-// proposes. The node that spoke may be the one that has to know it first.
-func (s *Server) decide(ctx context.Context, node ids.NodeID) {
-	type proposal struct {
-		cmd  *issueEpochCommand
-		name string
-		d    decision
-	}
-	var list []proposal
-	now := s.o.Clock()
-	s.readState(func(st *State) {
-		for _, name := range sortedKeys(st.groups) {
-			g := st.groups[name]
-			if !slices.ContainsFunc(g.Replicas, func(r replicaEntry) bool { return r.Node == node }) {
-				continue
-			}
-			v, free := s.soft.view(now, g)
-			if !free {
-				continue
-			}
-			d := g.decide(v)
-			s.soft.begin(ids.GroupID(g.ID), d)
-			if d.voters != nil {
-				cmd := &issueEpochCommand{Group: g.ID, Epoch: g.Epoch, Voters: d.voters, Reason: cut(d.reason), Millis: now.UnixMilli()}
-				list = append(list, proposal{cmd, name, d})
-			}
-		}
-	})
-	for _, p := range list {
-		_ = s.proposeSoon(ctx, p.cmd, func(err error) { // what was not made is decided again
-			id := ids.GroupID(p.cmd.Group)
-			s.soft.end(s.o.Clock(), id, p.cmd.Epoch+1, p.d, err == nil)
-			if err != nil {
-				s.log.Warn().Str("group", p.name).Err(err).Stringer("voters", p.d.voters).Msg("a change of the SyncStateSet was not made")
-				return
-			}
-			s.log.Info().Str("group", p.name).Uint32("epoch", uint32(p.cmd.Epoch+1)).Stringer("voters", p.d.voters).
-				Str("reason", p.d.reason).Msg("the SyncStateSet changes")
-		})
-	}
-}
-
-// proposeSoon proposes a command and waits for it for at most reportWait; then its error is nil. then is called with what became
-// of it, which may be later.
-func (s *Server) proposeSoon(ctx context.Context, cmd command, then func(error)) error {
+// proposeSoon proposes and waits for at most reportWait; then its error is nil, and what becomes of the proposal is seen to later.
+func (s *Server) proposeSoon(ctx context.Context, p *Proposal) error {
 	done := make(chan error, 1)
-	if err := s.post(ctx, func(lp *loop) { lp.propose(cmd, done) }); err != nil {
-		then(err)
+	if err := s.post(ctx, func(lp *loop) { lp.propose(p.Command, done) }); err != nil {
+		s.settled(p, err)
 		return err
 	}
 	result := make(chan error, 1)
 	s.wg.Go(func() { // ends with the proposal, its leadership or the server
 		err := s.wait(s.ctx, done)
-		then(err)
+		s.settled(p, err)
 		result <- err
 	})
 	timer := time.NewTimer(reportWait)
@@ -228,41 +194,51 @@ func (s *Server) proposeSoon(ctx context.Context, cmd command, then func(error))
 	return nil
 }
 
-// checkHeartbeat refuses what does not come from the process that speaks for the node, and cuts what is too long.
-func (s *Server) checkHeartbeat(node ids.NodeID, req *pb.HeartbeatRequest) (hexID, error) {
-	code, err := id16("check code", req.GetCheckCode())
-	if err != nil {
-		return hexID{}, err
+// settled tells the leader and the log what became of a proposal.
+func (s *Server) settled(p *Proposal, err error) {
+	p.Done(s.o.Clock(), err)
+	switch cmd := p.Command.(type) {
+	case *reportCommand:
+		if err == nil {
+			s.logReport(cmd)
+		}
+	case *issueEpochCommand:
+		if err != nil {
+			s.log.Warn().Str("group", p.group).Err(err).Stringer("voters", cmd.Voters).Msg("a change of the SyncStateSet was not made")
+			return
+		}
+		s.log.Info().Str("group", p.group).Uint32("epoch", uint32(cmd.Epoch+1)).Stringer("voters", cmd.Voters).
+			Str("reason", cmd.Reason).Msg("the SyncStateSet changes")
 	}
-	session, err := id16("session", req.GetSession())
-	if err != nil {
-		return hexID{}, err
+}
+
+// checkHeartbeat refuses what no node sends, and cuts what is too long.
+func (s *Server) checkHeartbeat(req *pb.HeartbeatRequest) error {
+	node := ids.NodeID(req.GetNodeId())
+	if _, err := id16("check code", req.GetCheckCode()); err != nil {
+		return err
+	}
+	if _, err := id16("session", req.GetSession()); err != nil {
+		return err
 	}
 	if err := s.checkCluster(node, req.GetClusterId()); err != nil {
-		return hexID{}, err
+		return err
 	}
 	if len(req.GetReplicas()) > maxReports {
-		return hexID{}, refuse(ErrInvalid, "node %s reports %d replicas: at most %d", node, len(req.GetReplicas()), maxReports)
+		return refuse(ErrInvalid, "node %s reports %d replicas: at most %d", node, len(req.GetReplicas()), maxReports)
 	}
 	for _, a := range append([]string{req.GetAddresses().GetPeer(), req.GetAddresses().GetMetrics()}, mapValues(req.GetAddresses().GetClients())...) {
 		if a != "" && !validAddress(a) {
-			return hexID{}, refuse(ErrInvalid, "node %s reports the address %q: want host:port of at most 255 visible characters", node, a)
+			return refuse(ErrInvalid, "node %s reports the address %q: want host:port of at most 255 visible characters", node, a)
 		}
 	}
 	for _, r := range req.GetReplicas() {
 		if n := len(r.GetIncarnation()); n != 0 && n != 16 {
-			return hexID{}, refuse(ErrInvalid, "node %s reports an incarnation of %d bytes for replica %d: want 16 or none", node, n, r.GetReplicaId())
+			return refuse(ErrInvalid, "node %s reports an incarnation of %d bytes for replica %d: want 16 or none", node, n, r.GetReplicaId())
 		}
 		r.Parked, r.Poisoned = cut(r.GetParked()), cut(r.GetPoisoned())
 	}
-	s.readState(func(st *State) {
-		var n *nodeEntry
-		n, err = st.checkNode(node, code)
-		if err == nil && (n == nil || n.Session != session) {
-			err = refuse(ErrUnregistered, "node %s: this process does not speak for it: register it first", node)
-		}
-	})
-	return session, err
+	return nil
 }
 
 func mapValues(m map[string]string) []string {
@@ -278,27 +254,6 @@ func cut(text string) string {
 		return text
 	}
 	return strings.ToValidUTF8(text[:maxReportText], "") + "..."
-}
-
-// report brings what must survive of a heartbeat through the log, and waits for it for a short time. One report per node is on
-// its way at a time: the next heartbeat tells everything again.
-func (s *Server) report(ctx context.Context, node ids.NodeID, session hexID, req *pb.HeartbeatRequest) error {
-	var cmd *reportCommand
-	s.readState(func(st *State) { cmd = st.news(node, session, req) })
-	if cmd == nil || !s.soft.beginReport(node, session) {
-		return nil
-	}
-	err := s.proposeSoon(ctx, cmd, func(err error) {
-		s.soft.endReport(node, session)
-		if err == nil {
-			s.logReport(cmd)
-		}
-	})
-	var refused *RefusedError
-	if errors.As(err, &refused) {
-		return refused
-	}
-	return nil // a report that was lost is made again
 }
 
 func (s *Server) logReport(cmd *reportCommand) {
@@ -369,11 +324,11 @@ func (c *calls) ListGroups(ctx context.Context, _ *pb.ListGroupsRequest) (*pb.Li
 	if err := s.confirm(ctx); err != nil {
 		return nil, err
 	}
-	nodes := s.soft.nodesAt(s.o.Clock())
+	nodes := s.lead.nodesAt(s.o.Clock())
 	resp := &pb.ListGroupsResponse{}
 	s.readState(func(st *State) {
 		for _, name := range sortedKeys(st.groups) {
-			resp.Groups = append(resp.Groups, s.describe(st, st.groups[name], nodes))
+			resp.Groups = append(resp.Groups, s.lead.describe(st, st.groups[name], nodes))
 		}
 	})
 	return resp, nil
@@ -381,13 +336,8 @@ func (c *calls) ListGroups(ctx context.Context, _ *pb.ListGroupsRequest) (*pb.Li
 
 // group returns one group.
 func (s *Server) group(name string) (*pb.Group, error) {
-	nodes := s.soft.nodesAt(s.o.Clock())
 	var out *pb.Group
-	s.readState(func(st *State) {
-		if g := st.groups[name]; g != nil {
-			out = s.describe(st, g, nodes)
-		}
-	})
+	s.readState(func(st *State) { out = s.lead.Describe(s.o.Clock(), st, name) })
 	if out == nil {
 		return nil, refuse(ErrNotFound, "group %q does not exist: create it, or look at the list of groups", cut(name))
 	}
@@ -400,7 +350,7 @@ func (c *calls) ListNodes(ctx context.Context, _ *pb.ListNodesRequest) (*pb.List
 		return nil, err
 	}
 	now := s.o.Clock()
-	nodes := s.soft.nodesAt(now)
+	nodes := s.lead.nodesAt(now)
 	resp := &pb.ListNodesResponse{}
 	s.readState(func(st *State) {
 		replicas := map[ids.NodeID]uint32{}

@@ -30,8 +30,8 @@ const (
 // requestID names one proposal of one life of a member.
 type requestID struct{ Member, Number uint64 }
 
-// command is one of the *…Command types.
-type command interface{ commandType() byte }
+// Command is what changes a State: one of the *…Command types.
+type Command interface{ commandType() byte }
 
 // foundCommand draws the cluster id. It is the first command of the first leader; later ones change nothing.
 type foundCommand struct {
@@ -93,7 +93,7 @@ func (e *UnknownCommandError) Error() string {
 }
 
 // encodeCommand returns the bytes of c.
-func encodeCommand(id requestID, c command) []byte {
+func encodeCommand(id requestID, c Command) []byte {
 	body, err := json.Marshal(c)
 	if err != nil {
 		panic(fmt.Sprintf("controller: a command cannot be encoded: %v", err))
@@ -106,7 +106,7 @@ func encodeCommand(id requestID, c command) []byte {
 }
 
 // decodeCommand reads what encodeCommand wrote, and nothing else. It returns *UnknownCommandError for another version or type.
-func decodeCommand(b []byte) (requestID, command, error) {
+func decodeCommand(b []byte) (requestID, Command, error) {
 	if len(b) < commandHeaderSize || len(b) > maxCommand {
 		return requestID{}, nil, fmt.Errorf("controller command of %d bytes: want %d to %d", len(b), commandHeaderSize, maxCommand)
 	}
@@ -114,7 +114,7 @@ func decodeCommand(b []byte) (requestID, command, error) {
 	if b[0] != commandVersion {
 		return id, nil, &UnknownCommandError{b[0], b[1]}
 	}
-	var c command
+	var c Command
 	switch b[1] {
 	case typeFound:
 		c = &foundCommand{}

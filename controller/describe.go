@@ -69,20 +69,7 @@ func (s *Server) wanted(node ids.NodeID) *pb.HeartbeatResponse {
 	now := s.o.Clock()
 	s.readState(func(st *State) {
 		resp.ClusterId = append([]byte(nil), st.cluster.Cluster[:]...)
-		for _, name := range sortedKeys(st.groups) {
-			g := st.groups[name]
-			for i := range g.Replicas {
-				if r := &g.Replicas[i]; r.Node == node {
-					w := st.wantedReplica(g, r)
-					if g.Epoch > 0 && !s.soft.mayHaveRecord(now, g, r) {
-						w.EpochRecord = nil
-					} else {
-						w.CampaignTerm, w.Campaign = s.soft.mayCampaign(now, g, r)
-					}
-					resp.Replicas = append(resp.Replicas, w)
-				}
-			}
-		}
+		resp.Replicas = s.lead.Wanted(now, st, node)
 	})
 	return resp
 }
@@ -121,13 +108,6 @@ func (h hexID) bytes() []byte {
 		return nil
 	}
 	return append([]byte(nil), h[:]...)
-}
-
-// describe returns a group with what is known about it now, and why it gets no master if so.
-func (s *Server) describe(st *State, g *groupEntry, nodes nodeViews) *pb.Group {
-	out := st.describe(g, nodes)
-	out.Stuck = s.soft.stuck(ids.GroupID(g.ID))
-	return out
 }
 
 // describe returns a group with what is known about it now.

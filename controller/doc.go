@@ -26,6 +26,7 @@
 // What must survive is in the replicated state. What nodes repeat five times a second (positions, roles) is soft: the leader
 // keeps it in memory, and a new leader learns it again within one heartbeat.
 //
-// Server, Client and everything exported may be used from any goroutine. Read state.go first, then member.go.
+// Server, Client and Leader may be used from any goroutine; a State stands still while it is read. Read state.go first, then leader.go,
+// which is what the Server and the simulation share, then member.go.
 // docs/format/controller.md shows the bytes on disk.
 package controller

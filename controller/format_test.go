@@ -22,11 +22,11 @@ import (
 // goldenCommands are one of each type.
 func goldenCommands() []struct {
 	name string
-	c    command
+	c    Command
 } {
 	return []struct {
 		name string
-		c    command
+		c    Command
 	}{
 		{"found", &foundCommand{hexOf(0xc1)}},
 		{"register", &registerCommand{Node: "n1", CheckCode: hexOf(0xcc), Session: hexOf(0x5e)}},
@@ -76,9 +76,9 @@ func TestGoldenCommands(t *testing.T) {
 
 // goldenState is what the golden commands make, with two more nodes registered.
 func goldenState(t testing.TB) *State {
-	s := newState()
+	s := NewState()
 	g := goldenCommands()
-	for _, c := range []command{
+	for _, c := range []Command{
 		g[0].c, g[1].c,
 		&registerCommand{Node: "n2", CheckCode: hexOf(0xcd), Session: hexOf(0x5f)},
 		&registerCommand{Node: "n3", CheckCode: hexOf(0xce), Session: hexOf(0x60)},
@@ -147,14 +147,14 @@ func FuzzCommand(f *testing.F) {
 		if err := s.Apply(c); err != nil && s.Hash() != before {
 			t.Fatalf("%+v was refused and changed the state", c)
 		}
-		if err := s.check(); err != nil {
+		if err := s.Check(); err != nil {
 			t.Fatalf("after %+v: %v", c, err)
 		}
 	})
 }
 
 func FuzzSnapshot(f *testing.F) {
-	f.Add(encodeSnapshot(newState()))
+	f.Add(encodeSnapshot(NewState()))
 	f.Add(encodeSnapshot(foundedState(f, 2)))
 	f.Add(encodeSnapshot(goldenState(f)))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -174,7 +174,7 @@ func FuzzStateEntry(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if err := s.check(); err != nil {
+		if err := s.Check(); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -54,7 +54,7 @@ func (lp *loop) run(ctx context.Context) {
 			return
 		case <-ticker.C:
 			lp.member.tick()
-			lp.server.soft.watch(lp.server.o.Clock(), lp.server.log)
+			lp.server.lead.watch(lp.server.o.Clock(), lp.server.log)
 		case fn := <-lp.server.events:
 			fn(lp)
 			for range len(lp.server.events) { // what waits shares one write
@@ -78,7 +78,7 @@ func (lp *loop) once() bool {
 	if err != nil {
 		lp.abandon(err)
 		if s.view.Load().failure == "" {
-			s.soft.stop()
+			s.lead.End()
 			s.view.Store(&view{failure: err.Error()})
 		}
 		return false
@@ -136,10 +136,10 @@ func (lp *loop) show(term uint64) {
 		return
 	}
 	if v.ready && (!old.ready || old.term != v.term) {
-		s.soft.reset(s.o.Clock(), v.term)
+		s.lead.Begin(s.o.Clock(), v.term)
 		s.log.Info().Uint64("controller_term", v.term).Stringer("cluster", ids.ClusterID(m.state.cluster.Cluster)).Msg("this controller leads")
 	} else if old.ready && !v.ready {
-		s.soft.stop()
+		s.lead.End()
 		s.log.Info().Uint64("controller_term", v.term).Str("leader", v.leaderID).Msg("this controller leads no more")
 	}
 	s.view.Store(&v)
@@ -158,7 +158,7 @@ func (lp *loop) leads() error {
 	return lp.server.notLeader()
 }
 
-func (lp *loop) propose(c command, done chan error) {
+func (lp *loop) propose(c Command, done chan error) {
 	if err := lp.leads(); err != nil {
 		done <- err
 		return

@@ -279,7 +279,7 @@ func TestUnknownCommandStops(t *testing.T) {
 	st, l, err = openStore(dir, nil)
 	must(t, err)
 	must(t, st.close())
-	if l.applied.Index > l.hard.GetCommit() || l.state.Hash() != newState().Hash() {
+	if l.applied.Index > l.hard.GetCommit() || l.state.Hash() != NewState().Hash() {
 		t.Errorf("applied %+v although the command is unknown", l.applied)
 	}
 }

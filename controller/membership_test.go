@@ -91,7 +91,7 @@ func readyState(t testing.TB, a, m, minISR int) (*State, *groupEntry) {
 	}
 	must(t, s.Apply(c))
 	reportAll(t, s, "g")
-	must(t, s.check())
+	must(t, s.Check())
 	return s, s.groups["g"]
 }
 
@@ -137,7 +137,7 @@ func TestIssueEpoch(t *testing.T) {
 	refused(ErrInvalid, voterSet{1})
 	must(t, issue(voterSet{1, 3})) // next to {1,2,3}, and meets {1,2}: replica 1 is in every majority of both
 	must(t, issue(voterSet{1, 2, 3}))
-	must(t, s.check())
+	must(t, s.Check())
 	becomeMaster(t, s, g, 2)
 	if g.Active != 4 || len(g.Since) != 1 || g.Master.Replica != 2 {
 		t.Errorf("after the master's report: active %d, since %v", g.Active, g.Since)
@@ -154,7 +154,7 @@ func TestIssueEpoch(t *testing.T) {
 	becomeMaster(t, s, g, 2)
 	refused(ErrInvalid, voterSet{3})
 	must(t, issue(voterSet{2, 3}))
-	must(t, s.check())
+	must(t, s.Check())
 	for range 2 * maxChanges {
 		becomeMaster(t, s, g, 2)
 		must(t, issue(voterSet{2}))
@@ -164,7 +164,7 @@ func TestIssueEpoch(t *testing.T) {
 	if len(g.Changes) != maxChanges || g.Changes[maxChanges-1].Epoch != g.Epoch {
 		t.Errorf("the changes are %+v", g.Changes)
 	}
-	must(t, s.check())
+	must(t, s.Check())
 }
 
 // The min ISR holds, a lost replica never joins, and one that was not created yet neither.
@@ -189,7 +189,7 @@ func TestIssueEpochBounds(t *testing.T) {
 	if len(record.Learners) != 0 {
 		t.Errorf("a lost replica learns: %+v", record.Learners)
 	}
-	must(t, s.check())
+	must(t, s.Check())
 }
 
 // Every chain of up to three epochs in groups of up to four replicas that the rules let through, active or not: whoever can be
@@ -297,7 +297,7 @@ func (st *story) apply() {
 	d := st.g.decide(&st.v)
 	must(st.t, st.s.Apply(&issueEpochCommand{Group: st.g.ID, Epoch: st.g.Epoch, Voters: d.voters, Reason: d.reason}))
 	becomeMaster(st.t, st.s, st.g, d.campaign)
-	must(st.t, st.s.check())
+	must(st.t, st.s.Check())
 	st.well(d.campaign)
 }
 
@@ -496,7 +496,7 @@ func TestDecisionsMayBeIssued(t *testing.T) {
 			if err := st.s.Apply(&issueEpochCommand{Group: st.g.ID, Epoch: st.g.Epoch, Voters: d.voters, Reason: d.reason}); err != nil {
 				t.Fatalf("seed %d step %d: %v", seed, step, err)
 			}
-			must(t, st.s.check())
+			must(t, st.s.Check())
 			if r.IntN(3) > 0 {
 				becomeMaster(t, st.s, st.g, d.voters[r.IntN(len(d.voters))])
 			}

@@ -59,7 +59,7 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	if m == nil {
 		return
 	}
-	nodes := s.soft.nodesAt(s.o.Clock())
+	nodes := s.lead.nodesAt(s.o.Clock())
 	m.stateMu.RLock()
 	defer m.stateMu.RUnlock()
 	gauge(descApplied, float64(m.applied.Index))

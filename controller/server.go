@@ -31,7 +31,7 @@ type Server struct {
 	member     atomic.Pointer[member]     // nil: likewise; handlers only read its state, under its lock
 	view       atomic.Pointer[view]
 	mismatches atomic.Uint64 // states of other members that differed at equal positions
-	soft       soft
+	lead       *Leader
 
 	// events reach the loop in order. Bound: eventQueue; senders wait for a place until their call ends.
 	events chan func(*loop)
@@ -88,12 +88,12 @@ func Open(o Options) (s *Server, err error) {
 		loaded:   l,
 		identity: l.identity,
 		creds:    &secretCredentials{secret: o.Secret, insecure: o.Insecure, logger: o.Logger},
+		lead:     NewLeader(o.NodeSilence),
 		events:   make(chan func(*loop), eventQueue),
 	}
 	s.o.Logger = s.log
 	s.membership.Store(l.membership)
 	s.view.Store(&view{})
-	s.soft.silence = o.NodeSilence
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
 		grpc.Creds(s.creds),
@@ -319,7 +319,7 @@ func (s *Server) notLeader() error {
 
 // propose runs a command through the Raft log and returns its result. An error that is no *RefusedError leaves open whether
 // the command was or will be applied.
-func (s *Server) propose(ctx context.Context, c command) error {
+func (s *Server) propose(ctx context.Context, c Command) error {
 	done := make(chan error, 1)
 	if err := s.post(ctx, func(lp *loop) { lp.propose(c, done) }); err != nil {
 		return err

@@ -24,7 +24,7 @@ import (
 //
 // A State is used by one goroutine at a time, or by many that only read.
 //
-// Invariants, tested by check:
+// Invariants, tested by Check:
 //  1. every replica id is below cluster.NextReplica and occurs once in all groups;
 //  2. a group has as many replicas as its mode says, slots 1 to M in order, each on another registered node;
 //  3. Epoch is 0 as long as a replica has no incarnation; from then on Record decodes to that epoch and names only replicas
@@ -128,8 +128,8 @@ func (h *hexBytes) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// newState returns the state before the first command.
-func newState() *State {
+// NewState returns the state before the first command.
+func NewState() *State {
 	s := &State{
 		cluster: clusterEntry{NextReplica: 1},
 		nodes:   map[ids.NodeID]*nodeEntry{},
@@ -218,7 +218,7 @@ func (s *State) Hash() [sha256.Size]byte {
 
 // stateOf builds a state from all its entries. It accepts exactly what entries returns, and checks the invariants.
 func stateOf(all []entry) (*State, error) {
-	s := newState()
+	s := NewState()
 	seenCluster := false
 	for _, e := range all {
 		var err error
@@ -249,7 +249,7 @@ func stateOf(all []entry) (*State, error) {
 	if !seenCluster {
 		return nil, errors.New("the cluster's entry is missing")
 	}
-	if err := s.check(); err != nil {
+	if err := s.Check(); err != nil {
 		return nil, err
 	}
 	clear(s.changed)
@@ -271,8 +271,8 @@ func strictJSON(b []byte, v any) error {
 	return nil
 }
 
-// check tests the invariants of State.
-func (s *State) check() error {
+// Check tests the invariants of State and returns the first that is broken.
+func (s *State) Check() error {
 	seen := map[ids.ReplicaID]string{}
 	for _, name := range sortedKeys(s.groups) {
 		g := s.groups[name]

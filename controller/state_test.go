@@ -25,7 +25,7 @@ func hexOf(b byte) hexID {
 // foundedState has a cluster id and the nodes n1 to nN; node i has check code and session i.
 func foundedState(t testing.TB, n int) *State {
 	t.Helper()
-	s := newState()
+	s := NewState()
 	must(t, s.Apply(&foundCommand{hexOf(0xcc)}))
 	for i := 1; i <= n; i++ {
 		must(t, s.Apply(&registerCommand{Node: ids.NodeID(fmt.Sprintf("n%d", i)), CheckCode: hexOf(byte(i)), Session: hexOf(byte(i))}))
@@ -79,7 +79,7 @@ func TestModes(t *testing.T) {
 		if test.voters/2+1 > test.a {
 			t.Errorf("mode %d-%d: an answered send may be on fewer replicas than a majority", test.a, test.m)
 		}
-		must(t, s.check())
+		must(t, s.Check())
 	}
 }
 
@@ -154,7 +154,7 @@ func TestLostIdentities(t *testing.T) {
 		if test.lost != "" && g.Master.Replica != 0 {
 			t.Errorf("%s: a lost replica became master", test.name)
 		}
-		must(t, s.check())
+		must(t, s.Check())
 	}
 }
 
@@ -176,7 +176,7 @@ func TestReplicasOfANode(t *testing.T) {
 		t.Fatalf("one more replica on a full node: %v", err)
 	}
 	must(t, create(maxReplicas, "n2", "n3"))
-	must(t, s.check())
+	must(t, s.Check())
 
 	// The longest names, addresses and numbers.
 	longest := &reportCommand{Node: ids.NodeID(strings.Repeat("n", 64)), Session: hexOf(1), Addresses: &addresses{Clients: map[string]string{}}}
@@ -226,12 +226,12 @@ func TestMasterReports(t *testing.T) {
 	if err := s.Apply(&reportCommand{Node: "n3", Session: hexOf(9)}); !errors.Is(err, ErrUnregistered) {
 		t.Errorf("a report of another process: %v", err)
 	}
-	must(t, s.check())
+	must(t, s.Check())
 }
 
 func TestRegistration(t *testing.T) {
 	t.Parallel()
-	s := newState()
+	s := NewState()
 	if err := s.Apply(&registerCommand{Node: "n1", CheckCode: hexOf(1), Session: hexOf(1)}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("before the founding: %v", err)
 	}
@@ -264,7 +264,7 @@ func TestRandomCommands(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		a, b := newState(), newState()
+		a, b := NewState(), NewState()
 		stored := map[string][]byte{}
 		given := map[ids.ReplicaID]string{}
 		masters := map[string]ids.Term{}
@@ -280,7 +280,7 @@ func TestRandomCommands(t *testing.T) {
 			if err != nil && a.Hash() != before {
 				t.Fatalf("seed %d step %d: %T was refused (%v) and changed the state", seed, step, c, err)
 			}
-			if err := a.check(); err != nil {
+			if err := a.Check(); err != nil {
 				t.Fatalf("seed %d step %d after %T: %v", seed, step, c, err)
 			}
 			for name, g := range a.groups {
@@ -321,7 +321,7 @@ func TestRandomCommands(t *testing.T) {
 	}
 }
 
-func randomCommand(r *rand.Rand, s *State) command {
+func randomCommand(r *rand.Rand, s *State) Command {
 	node := ids.NodeID(fmt.Sprintf("n%d", r.IntN(6)))
 	switch r.IntN(10) {
 	case 0:

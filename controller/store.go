@@ -320,7 +320,7 @@ func (s *store) adopt(m *membership) error {
 			putNumbers(tx, keyHardState, firstPosition.Term, 0, firstPosition.Index),
 			putNumbers(tx, keyApplied, firstPosition.Index, firstPosition.Term),
 			putNumbers(tx, keyCompacted, firstPosition.Index, firstPosition.Term),
-			putEntries(tx, newState().entries()))
+			putEntries(tx, NewState().entries()))
 	})
 }
 
