@@ -14,7 +14,7 @@ var zeros [1 << 20]byte
 //
 // One frame behind a synced tail is one write. More than that, of frames or with a new segment, is a batch: a power cut before
 // Sync may keep any part of it, so Append first notes durably in meta how far it reaches, and Sync takes that back. That costs
-// two more syncs.
+// two more syncs. Else one write of meta in 64 MiB keeps the durable bound near.
 func (l *Log) Append(frames []Frame) error {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
@@ -32,10 +32,15 @@ func (l *Log) Append(frames []Frame) error {
 		}
 		t = t.After(f)
 	}
-	if writes > 1 {
-		if err := l.markBatch(t.Offset); err != nil {
-			return err
-		}
+	var err error
+	switch {
+	case writes > 1:
+		err = l.markBatch(t.Offset)
+	case t.Offset > ids.PhysicalOffset(l.bound.Load())+l.o.maxBehind():
+		err = l.updateMeta(false, func(*metaRecord) {})
+	}
+	if err != nil {
+		return err
 	}
 	var added []*segment
 	seg, t := l.segs[len(l.segs)-1], l.tail
@@ -74,7 +79,7 @@ func (l *Log) Append(frames []Frame) error {
 		bufs = append(bufs, f)
 		t = t.After(f)
 	}
-	err := flush()
+	err = flush()
 	l.bufs = bufs[:0]
 	if err != nil {
 		l.drop(added)
@@ -97,6 +102,15 @@ func (l *Log) markBatch(end ids.PhysicalOffset) error {
 	}
 	l.batchEnd = end
 	return nil
+}
+
+// maxBehind bounds how far behind the durable bound a frame may end that is written: so much a start may have to read, search and
+// write again.
+func (o *Options) maxBehind() ids.PhysicalOffset {
+	if o.maxFrame() < MaxFrame { // small segments
+		return ids.PhysicalOffset(o.SegmentSize / 2)
+	}
+	return 64 << 20
 }
 
 // follows checks that f is the frame after t.

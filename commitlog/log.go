@@ -34,6 +34,7 @@ type SegmentInfo struct {
 //  1. segs is never empty; their bases are front.base, +SegmentSize, …; every one but the last has a frame.
 //  2. tail is the last frame of the last segment that has one, or the front.
 //  3. synced.Index <= tail.Index, and the durable bound in meta <= synced.
+//     Nothing is written maxBehind or more behind that bound but a batch, and that within batchEnd.
 //  4. epochs is sorted; its first entry covers FirstIndex-1 when that is not 0.
 type Log struct {
 	o    Options
@@ -52,6 +53,7 @@ type Log struct {
 
 	metaMu sync.Mutex // serialises writers of meta; taken after wmu
 	meta   metaFile
+	bound  atomic.Int64 // BoundOffset of the newest slot
 
 	mu     sync.RWMutex // guards what follows; never held over I/O
 	segs   []*segment
@@ -201,6 +203,7 @@ func (l *Log) updateMeta(bothSlots bool, change func(*metaRecord)) error {
 	if err := l.meta.write(m, bothSlots); err != nil {
 		return l.poisoned("meta write", err)
 	}
+	l.bound.Store(int64(m.BoundOffset))
 	return nil
 }
 

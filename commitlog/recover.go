@@ -460,10 +460,13 @@ func (r *recovery) judge() error {
 // later looks for a valid frame behind where the frames end, and behind beyond. The frames of a batch that was being written do
 // not count: a power cut may have kept any of them, and none was reported as synced. But one that ends behind the batch tells
 // that the batch was synced, and that this meta is not the newest.
+//
+// It looks as far as there may be frames, and a little behind the bad place: a used file is full of old bytes.
 func (r *recovery) later(beyond ids.PhysicalOffset) (off ids.PhysicalOffset, found bool, err error) {
-	l := r.l
+	l, m := r.l, &r.l.meta.cur
+	to := max(m.BoundOffset+l.o.maxBehind(), m.batchEnd, r.endBase+ids.PhysicalOffset(r.endPos+4*int64(l.o.maxFrame())))
 	for _, base := range r.bases {
-		if base < r.endBase {
+		if base < r.endBase || base >= to {
 			continue
 		}
 		pos := int64(0)
@@ -476,7 +479,7 @@ func (r *recovery) later(beyond ids.PhysicalOffset) (off ids.PhysicalOffset, fou
 		}
 		size, err := f.Size()
 		if err == nil {
-			off, found, err = l.o.findLater(f, base, pos, size, l.tail.Index, beyond)
+			off, found, err = l.o.findLater(f, base, pos, min(size, int64(to-base)), l.tail.Index, beyond)
 		}
 		if err = errors.Join(err, f.Close()); err != nil || found {
 			return off, found, r.wrap(err)

@@ -887,3 +887,65 @@ func TestOnlySlotStays(t *testing.T) {
 		}
 	}
 }
+
+// TestBoundIsNear: without checkpoints and batches the bound in meta follows what is written, for few writes of meta.
+func TestBoundIsNear(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	o := small(fs)
+	metas := 0
+	o.FS = vfs.Inject(fs, func(op vfs.Op, name string, _ int64, _ int) error {
+		if op == vfs.OpWrite && strings.HasSuffix(name, metaName) {
+			metas++
+		}
+		return nil
+	})
+	l := mustCreate(t, o)
+	defer l.Close(false)
+	metas = 0
+	const segments = 8
+	for l.Tail().Offset < segments*64<<10 {
+		grow(t, l, 1, 1, 700)
+		if m := l.Meta(); l.Tail().Offset > m.BoundOffset+l.o.maxBehind() {
+			t.Fatalf("tail %d, bound %d", l.Tail().Offset, m.BoundOffset)
+		}
+		check(t, l.Sync())
+	}
+	// Two at the end of each segment, and one between.
+	if metas > 4*segments {
+		t.Errorf("%d writes of meta for %d segments", metas, segments)
+	}
+}
+
+// TestStartReadsLittle: a used file is full of old bytes. Frames can be only in a part of it.
+func TestStartReadsLittle(t *testing.T) {
+	t.Parallel()
+	o := disk(t, 1<<30)
+	l := mustCreate(t, o)
+	grow(t, l, 1, 20, 1000)
+	check(t, l.Sync())
+	h := l.segs[0].header
+	check(t, l.Close(false))
+	f, err := vfs.OS.OpenReadWrite(o.Dir + "/" + segmentName(0, logSuffix))
+	check(t, err)
+	h.recycled = true
+	_, err = f.WriteAt(h.encode(), 0)
+	check(t, err)
+	check(t, f.Truncate(1<<30)) // a hole, which takes no space
+	check(t, f.Close())
+	var read atomic.Int64
+	o.FS = vfs.Inject(vfs.OS, func(op vfs.Op, _ string, _ int64, n int) error {
+		if op == vfs.OpRead {
+			read.Add(int64(n))
+		}
+		return nil
+	})
+	l = mustOpen(t, o)
+	defer l.Close(false)
+	if l.Tail().Index != 20 {
+		t.Fatalf("tail %d", l.Tail().Index)
+	}
+	if n := read.Load(); n > 200<<20 {
+		t.Errorf("the start read %d MiB of a file of 1 GiB with 20 KiB in it", n>>20)
+	}
+}
