@@ -116,51 +116,6 @@ func (b RegisterBody) Encode() []byte {
 	return text
 }
 
-// EncodeCompressed returns the compressed form, for requests with the field compressed=true. It carries neither the order
-// flag nor the system flag of a topic: RocketMQ's form has no place for them.
-func (b RegisterBody) EncodeCompressed() []byte {
-	var out bytes.Buffer
-	z, err := zlib.NewWriterLevel(&out, zlib.BestCompression)
-	if err != nil {
-		panic(fmt.Sprintf("namesrv: %v", err))
-	}
-	item := func(text []byte) {
-		var size [4]byte
-		binary.BigEndian.PutUint32(size[:], uint32(len(text)))
-		_, _ = z.Write(size[:]) // a bytes.Buffer takes everything
-		_, _ = z.Write(text)
-	}
-	count := func(n int) {
-		var size [4]byte
-		binary.BigEndian.PutUint32(size[:], uint32(n))
-		_, _ = z.Write(size[:])
-	}
-	version, _ := json.Marshal(b.Version)
-	item(version)
-	count(len(b.Topics))
-	for _, t := range slices.SortedFunc(slices.Values(b.Topics), func(a, b TopicConfig) int { return strings.Compare(a.Name, b.Name) }) {
-		item(t.appendText(nil))
-	}
-	item([]byte("[]"))
-	count(0)
-	_ = z.Close()
-	return out.Bytes()
-}
-
-// appendText appends "name read write perm SINGLE_TAG {attributes}".
-func (t TopicConfig) appendText(dst []byte) []byte {
-	dst = append(dst, t.Name...)
-	for _, n := range []int32{t.ReadQueues, t.WriteQueues, t.Perm} {
-		dst = strconv.AppendInt(append(dst, ' '), int64(n), 10)
-	}
-	dst = append(dst, " SINGLE_TAG"...)
-	if len(t.Attributes) > 0 {
-		attributes, _ := json.Marshal(t.Attributes)
-		dst = append(append(dst, ' '), attributes...)
-	}
-	return dst
-}
-
 func parseTopicText(text string) (TopicConfig, error) {
 	// The attributes may hold spaces, so they are what remains after five words.
 	words := strings.SplitN(text, " ", 6)

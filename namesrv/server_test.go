@@ -342,7 +342,7 @@ func TestCompressedRegistrationAndOldDialect(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
 	cl := dial(t, s)
-	body := exampleBody().EncodeCompressed()
+	body := compressed(exampleBody())
 	mustOK(t, call(t, cl, remoting.RegisterBroker, body, "brokerName", "g", "brokerAddr", "a:1", "clusterName", "c", "haServerAddr", "",
 		"brokerId", "0", "compressed", "true", "bodyCrc32", strconv.Itoa(int(BodyCRC(body))), "heartbeatTimeoutMillis", "9223372036854775807"))
 	for version, want := range map[int32]string{317: `{0:"a:1"}`, 402: `{0:"a:1"}`, 403: `{"0":"a:1"}`, 479: `{"0":"a:1"}`} {

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"sort"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -87,15 +86,6 @@ func (osFS) Space(dir string) (free, total uint64, err error) {
 	}
 	unit := uint64(st.Bsize)
 	return uint64(st.Bavail) * unit, uint64(st.Blocks) * unit, nil
-}
-
-// BootID returns an id that changes with each start of the machine, or "" where the system has none.
-func BootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
 }
 
 type osFile struct {
