@@ -26,6 +26,7 @@ func newApp(s streams, explain bool) *cli.App {
 			t.devCommand(),
 			t.serverCommand(), t.brokerCommand(), t.controllerCommand(), t.namesrvCommand(),
 			t.adminCommand(), t.produceCommand(), t.consumeCommand(), t.logCommand(), t.benchCommand(),
+			t.jepsenCommand(),
 			t.configCommand(), t.versionCommand(),
 		},
 	}
