@@ -54,6 +54,8 @@ type Node struct {
 	registrars []*registrar
 	metrics    *collector
 
+	spare atomic.Bool // the controller's last answer wanted no replica here
+
 	mu       sync.Mutex
 	file     nodeFile
 	replicas map[ids.GroupID]*hosted
@@ -66,6 +68,7 @@ type Node struct {
 type hosted struct {
 	file    replicaFile
 	parked  string   // why it did not open; "" otherwise
+	closing bool     // a parked replica is being closed
 	missing bool     // the controller knows the replica, but its folder is gone
 	opening bool     // a goroutine works on it
 	r       *Replica // nil until open
@@ -216,11 +219,12 @@ func (n *Node) Replica(group string) *Replica {
 // ErrNoMaster is wrapped by the error of Ready when masters are all that is missing: the groups elect, nobody need act.
 var ErrNoMaster = errors.New("no master known")
 
-// Ready returns nil when every replica that this node is known to have is open and knows a master.
+// Ready returns nil when every replica that this node is known to have is open and knows a master, and when a controller has said
+// that it needs none: a spare node waits for a group.
 func (n *Node) Ready() error {
 	hs := n.hostedList()
-	if len(hs) == 0 {
-		return errors.New("no replica yet: the controller has created no group on this node")
+	if len(hs) == 0 && !n.spare.Load() {
+		return errors.New("no controller has answered yet which replicas this node should have")
 	}
 	var waits error
 	for _, h := range hs {
@@ -394,11 +398,14 @@ func (n *Node) park(r *Replica, why string) {
 		n.mu.Unlock() // a closing node closes it like the others
 		return
 	}
-	h.r, h.parked = nil, why
+	h.r, h.parked, h.file.Lost, h.closing = nil, why, why, true
 	n.wg.Go(func() {
 		if err := r.close(false); err != nil {
 			r.log.Error().Err(err).Msg("closing the parked replica")
 		}
+		n.mu.Lock()
+		h.closing = false
+		n.mu.Unlock()
 	})
 	n.mu.Unlock()
 	n.remember(r.gid, why)
@@ -428,6 +435,9 @@ func (n *Node) openReplica(id ids.GroupID, record *raftlog.EpochRecord, starts u
 		h.opening = false
 		if err != nil {
 			h.parked = err.Error()
+			if errors.Is(err, errLost) {
+				h.file.Lost = h.parked
+			}
 			n.log.Error().Str("group", f.Group).Err(err).Msg("replica is parked: it neither votes, acknowledges nor leads")
 			return
 		}

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/internal/vfs"
 	"github.com/ledgermq/ledgermq/raftlog"
 )
 
@@ -132,7 +134,7 @@ func (n *Node) report(check, cluster []byte) *controllerpb.HeartbeatRequest {
 		if h.parked != "" {
 			rep.Role = controllerpb.Role_ROLE_PARKED
 		}
-		rep.Starts, rep.Missing = h.starts, h.missing
+		rep.Starts, rep.Missing, rep.IdentityLost = h.starts, h.missing, h.file.Lost != ""
 		if h.r != nil {
 			h.r.report(rep)
 			req.Addresses.Clients[h.file.Group] = h.r.advertise
@@ -147,6 +149,7 @@ func (n *Node) reconcile(resp *controllerpb.HeartbeatResponse) {
 	if len(resp.ClusterId) != len(ids.UUID{}) {
 		return
 	}
+	n.spare.Store(len(resp.Replicas) == 0)
 	cluster := ids.ClusterID(resp.ClusterId)
 	peers := map[string]string{}
 	for _, w := range resp.Replicas {
@@ -192,6 +195,10 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 	n.mu.Lock()
 	h := n.replicas[id]
 	n.mu.Unlock()
+	if h != nil && len(w.Incarnation) == 0 && ids.ReplicaID(w.ReplicaId) > h.file.Replica {
+		n.retire(id, h, w)
+		return // the next heartbeat finds no folder, and makes one
+	}
 	if h == nil {
 		if h = n.firstSight(cluster, id, w); h == nil {
 			return // tried again with the next heartbeat
@@ -210,7 +217,7 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 	r, parked := h.r, h.parked
 	given := w.Lost != "" && parked == "" && r == nil && !h.opening
 	if given {
-		h.parked = w.Lost
+		h.parked, h.file.Lost = w.Lost, w.Lost
 		parked = w.Lost
 	}
 	n.mu.Unlock()
@@ -225,6 +232,43 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 		r.wanted(record, w)
 	}
 }
+
+// retire moves the folder of a replica that was given up out of the way of the one that follows it. It is kept: what it holds may be
+// the only copy of something, whatever went wrong.
+func (n *Node) retire(id ids.GroupID, h *hosted, w *controllerpb.WantedReplica) {
+	n.mu.Lock()
+	r, busy := h.r, h.opening || h.closing
+	n.mu.Unlock()
+	switch {
+	case r != nil:
+		n.park(r, fmt.Sprintf("replica %d follows it", w.ReplicaId))
+		return
+	case busy:
+		return
+	}
+	from := filepath.Join(n.o.Dir, "groups", id.String())
+	lost := filepath.Join(n.o.Dir, lostFolder)
+	to := filepath.Join(lost, fmt.Sprintf("%s-%d", id, h.file.Replica))
+	err := vfs.MkdirDurable(n.o.FS, lost)
+	if err == nil {
+		err = n.o.FS.Rename(from, to)
+	}
+	if err == nil {
+		err = errors.Join(n.o.FS.SyncDir(lost), n.o.FS.SyncDir(filepath.Dir(from)))
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		n.log.Error().Str("group", w.GroupName).Err(err).Msg("the folder of a lost replica cannot be moved away: tried again")
+		return
+	}
+	n.log.Warn().Str("group", w.GroupName).Uint64("replica", uint64(h.file.Replica)).Uint64("heir", w.ReplicaId).Str("folder", to).
+		Msg("a lost replica is followed by a new one; its folder is kept, remove it when nobody needs it")
+	n.mu.Lock()
+	delete(n.replicas, id)
+	n.mu.Unlock()
+}
+
+// lostFolder holds the folders of replicas that were given up.
+const lostFolder = "lost"
 
 // firstSight is called for a replica that has no folder here. It is created only while the controller knows no incarnation of
 // it: an id whose folder is gone is a lost one, never a fresh one. It returns nil when the creation failed.

@@ -23,6 +23,10 @@ func (s *State) Apply(c Command) error {
 		return s.applyCreateGroup(c)
 	case *issueEpochCommand:
 		return s.applyIssueEpoch(c)
+	case *giveUpCommand:
+		return s.applyGiveUp(c)
+	case *renewCommand:
+		return s.applyRenew(c)
 	}
 	panic(fmt.Sprintf("controller: no way to apply a %T", c))
 }
@@ -141,6 +145,13 @@ func (s *State) applyReplicaFacts(g *groupEntry, r *replicaEntry, f replicaFacts
 		}
 		return changed
 	}
+	if r.Incarnation.isZero() { // a new replica of a group that lives
+		if f.Incarnation.isZero() || r.Lost != "" {
+			return false
+		}
+		r.Incarnation, r.Starts = f.Incarnation, f.Starts
+		return true
+	}
 	if why := lostReason(r, f); why != "" {
 		if r.Lost != "" {
 			return false
@@ -158,6 +169,8 @@ func (s *State) applyReplicaFacts(g *groupEntry, r *replicaEntry, f replicaFacts
 // lostReason tells why what was reported is not the replica that the record names, or "".
 func lostReason(r *replicaEntry, f replicaFacts) string {
 	switch {
+	case f.Lost:
+		return fmt.Sprintf("replica %d on node %s cannot prove that it holds all that it promised", r.ID, r.Node)
 	case f.Missing:
 		return fmt.Sprintf("node %s has no folder of replica %d: its data was wiped or replaced", r.Node, r.ID)
 	case !f.Incarnation.isZero() && f.Incarnation != r.Incarnation:

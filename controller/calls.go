@@ -209,6 +209,13 @@ func (s *Server) settled(p *Proposal, err error) {
 		}
 		s.log.Info().Str("group", p.group).Uint32("epoch", uint32(cmd.Epoch+1)).Stringer("voters", cmd.Voters).
 			Str("reason", cmd.Reason).Msg("the SyncStateSet changes")
+	case *renewCommand:
+		if err != nil {
+			s.log.Warn().Str("group", p.group).Err(err).Uint64("replica", uint64(cmd.Replica)).Msg("a lost replica got no heir")
+			return
+		}
+		s.log.Info().Str("group", p.group).Uint32("epoch", uint32(cmd.Epoch)).Uint64("replica", uint64(cmd.Replica)).
+			Msg("a lost replica is followed by a new one, which begins empty")
 	}
 }
 
@@ -310,6 +317,31 @@ func (c *calls) CreateGroup(ctx context.Context, req *pb.CreateGroupRequest) (*p
 			Strs("nodes", req.GetNodes()).Msg("group created")
 	}
 	return g, err
+}
+
+func (c *calls) ReplaceReplica(ctx context.Context, req *pb.ReplaceReplicaRequest) (*pb.Group, error) {
+	s := c.s
+	if err := s.notLeader(); err != nil {
+		return nil, err
+	}
+	cmd := &giveUpCommand{Replica: ids.ReplicaID(req.GetReplicaId()), Heir: ids.NodeID(req.GetNodeId()), Reason: req.GetReason()}
+	var err error
+	s.readState(func(st *State) {
+		if g := st.groups[req.GetGroup()]; g != nil {
+			cmd.Group = g.ID
+		} else {
+			err = refuse(ErrNotFound, "group %q does not exist: look at the list of groups", cut(req.GetGroup()))
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.propose(ctx, cmd); err != nil {
+		return nil, err
+	}
+	s.log.Warn().Str("group", req.GetGroup()).Uint64("replica", req.GetReplicaId()).Str("heir", req.GetNodeId()).Str("reason", req.GetReason()).
+		Msg("an operator gives a replica up")
+	return s.group(req.GetGroup())
 }
 
 func (c *calls) GetGroup(ctx context.Context, req *pb.GetGroupRequest) (*pb.Group, error) {

@@ -352,6 +352,17 @@ func (c *Client) CreateGroup(ctx context.Context, req *pb.CreateGroupRequest) (*
 	return resp, err
 }
 
+// ReplaceReplica gives a replica up for ever and its slot to a new, empty one, on node or, when that is empty, on the same node. It
+// returns when that is durable; the new one learns and becomes a voter by itself. Errors: ErrNotFound, ErrInvalid.
+func (c *Client) ReplaceReplica(ctx context.Context, req *pb.ReplaceReplicaRequest) (*pb.Group, error) {
+	var resp *pb.Group
+	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
+		resp, err = cc.ReplaceReplica(ctx, req)
+		return err
+	})
+	return resp, err
+}
+
 // GetGroup returns one group, or ErrNotFound.
 func (c *Client) GetGroup(ctx context.Context, name string) (*pb.Group, error) {
 	var resp *pb.Group

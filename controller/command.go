@@ -25,6 +25,8 @@ const (
 	typeReport      = 3
 	typeCreateGroup = 4
 	typeIssueEpoch  = 5
+	typeGiveUp      = 6
+	typeRenew       = 7
 )
 
 // requestID names one proposal of one life of a member.
@@ -60,7 +62,8 @@ type replicaFacts struct {
 	Replica     ids.ReplicaID `json:"replica"`
 	Incarnation hexID         `json:"incarnation"` // zero: not told
 	Missing     bool          `json:"missing,omitempty"`
-	Starts      uint64        `json:"starts"` // 0: not told
+	Starts      uint64        `json:"starts"`         // 0: not told
+	Lost        bool          `json:"lost,omitempty"` // the replica says itself that its identity is lost
 }
 
 type masterFacts struct {
@@ -126,6 +129,10 @@ func decodeCommand(b []byte) (requestID, Command, error) {
 		c = &createGroupCommand{}
 	case typeIssueEpoch:
 		c = &issueEpochCommand{}
+	case typeGiveUp:
+		c = &giveUpCommand{}
+	case typeRenew:
+		c = &renewCommand{}
 	default:
 		return id, nil, &UnknownCommandError{b[0], b[1]}
 	}

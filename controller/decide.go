@@ -69,6 +69,7 @@ type decision struct {
 	joined   ids.ReplicaID // not 0: a learner that becomes a voter
 	left     ids.ReplicaID // not 0: a voter that leaves
 	stuck    string        // why a group without master gets none
+	renew    ids.ReplicaID // not 0: its slot gets a new replica
 }
 
 // decide looks at one group.
@@ -182,6 +183,9 @@ func (g *groupEntry) decideMembers(v *groupView, master ids.ReplicaID) decision 
 			d.reason = why
 			return d
 		}
+	}
+	if d := g.decideLost(v, master); d.voters != nil || d.renew != 0 {
+		return d
 	}
 	if len(current) >= Voters(g.Answers, g.Members) {
 		return decision{}

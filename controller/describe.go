@@ -1,11 +1,11 @@
 package controller
 
 import (
+	"fmt"
 	"slices"
 
 	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
-	"github.com/ledgermq/ledgermq/raftlog"
 )
 
 // news returns what of a heartbeat differs from the state, or nil.
@@ -24,7 +24,7 @@ func (s *State) news(node ids.NodeID, session hexID, req *pb.HeartbeatRequest) *
 			continue
 		}
 		mine[g.Name] = true
-		f := replicaFacts{Group: g.ID, Replica: e.ID, Missing: r.GetMissing(), Starts: r.GetStarts()}
+		f := replicaFacts{Group: g.ID, Replica: e.ID, Missing: r.GetMissing(), Starts: r.GetStarts(), Lost: r.GetIdentityLost()}
 		copy(f.Incarnation[:], r.GetIncarnation())
 		trial := *g
 		trial.Replicas = append([]replicaEntry(nil), g.Replicas...)
@@ -72,6 +72,23 @@ func (s *Server) wanted(node ids.NodeID) *pb.HeartbeatResponse {
 		resp.Replicas = s.lead.Wanted(now, st, node)
 	})
 	return resp
+}
+
+// givenUp tells a node which of the replicas that it reports belong to nobody any more: they must not take part, though their
+// folders are whole.
+func (s *State) givenUp(node ids.NodeID, reports []*pb.ReplicaReport) (out []*pb.WantedReplica) {
+	for _, r := range reports {
+		var group ids.GroupID
+		copy(group[:], r.GetGroupId())
+		g := s.byID[group]
+		if g == nil || r.GetReplicaId() == 0 || ids.ReplicaID(r.GetReplicaId()) >= s.cluster.NextReplica ||
+			slices.ContainsFunc(g.Replicas, func(e replicaEntry) bool { return e.Node == node }) {
+			continue
+		}
+		out = append(out, &pb.WantedReplica{GroupId: r.GetGroupId(), GroupName: g.Name, ReplicaId: r.GetReplicaId(), Incarnation: r.GetIncarnation(),
+			Lost: fmt.Sprintf("replica %d was given up: another node has its place in group %s", r.GetReplicaId(), g.Name)})
+	}
+	return out
 }
 
 func (s *State) wantedReplica(g *groupEntry, r *replicaEntry) *pb.WantedReplica {
@@ -136,7 +153,7 @@ func (s *State) describe(g *groupEntry, nodes nodeViews) *pb.Group {
 		out.State = pb.GroupState_GROUP_STATE_PENDING
 		out.WaitingFor = g.waitingFor()
 	}
-	votes := g.voting()
+	votes := g.voters()
 	for _, r := range g.Replicas {
 		a, node := s.nodes[r.Node].Addresses, nodes.of(r.Node)
 		out.Replicas = append(out.Replicas, &pb.Replica{
@@ -144,7 +161,7 @@ func (s *State) describe(g *groupEntry, nodes nodeViews) *pb.Group {
 			Slot:          uint32(r.Slot),
 			NodeId:        string(r.Node),
 			Incarnation:   r.Incarnation.bytes(),
-			Voter:         votes[r.ID],
+			Voter:         votes.has(r.ID),
 			Lost:          r.Lost,
 			PeerAddress:   a.Peer,
 			ClientAddress: a.Clients[g.Name],
@@ -166,23 +183,6 @@ func (s *State) describe(g *groupEntry, nodes nodeViews) *pb.Group {
 		}
 	}
 	return out
-}
-
-// voting returns who votes: what the record of the epoch says, which may be less than the mode asks for. Before the first
-// record nobody does. Invariant: Record decodes when Epoch > 0.
-func (g *groupEntry) voting() map[ids.ReplicaID]bool {
-	if g.Epoch == 0 {
-		return nil
-	}
-	record, err := raftlog.DecodeEpochRecord(g.Record)
-	if err != nil {
-		return nil // State's invariant 3 excludes it
-	}
-	votes := make(map[ids.ReplicaID]bool, len(record.Voters))
-	for _, m := range record.Voters {
-		votes[m.ID] = true
-	}
-	return votes
 }
 
 // masterLive tells whether the known master was heard, and said that it is.

@@ -36,6 +36,8 @@ func goldenCommands() []struct {
 			Masters:   []masterFacts{{hexOf(0x61), 1, ids.MakeTerm(1, 2)}}}},
 		{"create-group", &createGroupCommand{ID: hexOf(0x61), Name: "g1", Answers: 2, Members: 3, Nodes: []ids.NodeID{"n1", "n2", "n3"}, MinISR: 2, SegmentSize: 1 << 30}},
 		{"issue-epoch", &issueEpochCommand{Group: hexOf(0x61), Epoch: 1, Voters: voterSet{1, 2}, Reason: "replica 3 on node n3 is gone", Millis: 1700000000000}},
+		{"give-up", &giveUpCommand{Group: hexOf(0x61), Replica: 3, Heir: "n4", Reason: "its disk is dead"}},
+		{"renew", &renewCommand{Group: hexOf(0x61), Replica: 3, Epoch: 2}},
 	}
 }
 

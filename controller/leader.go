@@ -14,7 +14,7 @@ import (
 // is three calls, with the proposals of each applied, or waited for long enough, before the next:
 //
 //	Hear ─▶ at most one proposal   what of it must survive
-//	Decide ─▶ proposals            the next epochs of the node's groups
+//	Decide ─▶ proposals            the next epochs of the node's groups, the heirs of lost replicas
 //	Wanted                         the answer
 //
 // All methods may be called from many goroutines, while the State that they are given stands still.
@@ -79,10 +79,16 @@ func (l *Leader) Decide(now time.Time, st *State, node ids.NodeID) (list []*Prop
 		d := g.decide(v)
 		id, next := ids.GroupID(g.ID), g.Epoch+1
 		l.begin(id, d)
-		if d.voters != nil {
-			cmd := &issueEpochCommand{Group: g.ID, Epoch: g.Epoch, Voters: d.voters, Reason: cut(d.reason), Millis: now.UnixMilli()}
-			list = append(list, &Proposal{cmd, name, func(now time.Time, err error) { l.end(now, id, next, d, err == nil) }})
+		var cmd Command
+		switch {
+		case d.voters != nil:
+			cmd = &issueEpochCommand{Group: g.ID, Epoch: g.Epoch, Voters: d.voters, Reason: cut(d.reason), Millis: now.UnixMilli()}
+		case d.renew != 0:
+			cmd = &renewCommand{Group: g.ID, Replica: d.renew, Epoch: g.Epoch}
+		default:
+			continue
 		}
+		list = append(list, &Proposal{cmd, name, func(now time.Time, err error) { l.end(now, id, next, d, err == nil) }})
 	}
 	return list
 }
@@ -103,7 +109,7 @@ func (l *Leader) Wanted(now time.Time, st *State, node ids.NodeID) (list []*pb.W
 			}
 		}
 	}
-	return list
+	return append(list, st.givenUp(node, l.reported(node))...)
 }
 
 // Describe returns a group with what is known about it now, and why it gets no master if so; nil when there is no such group.
@@ -179,7 +185,7 @@ func Report(rep *pb.ReplicaReport, st raftlog.Status, lastTerm ids.Term) {
 	rep.EpochHash = st.Hash[:]
 	switch {
 	case st.Parked != "" || st.Role == raftlog.RoleParked:
-		rep.Role, rep.Parked = pb.Role_ROLE_PARKED, st.Parked
+		rep.Role, rep.Parked, rep.IdentityLost = pb.Role_ROLE_PARKED, st.Parked, st.Lost
 	case st.Role == raftlog.RoleMaster:
 		rep.Role = pb.Role_ROLE_MASTER
 	default:

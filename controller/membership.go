@@ -107,17 +107,22 @@ func (g *groupEntry) mayIssue(next voterSet) error {
 	return nil
 }
 
-// voters returns those of the newest epoch. Invariant 3 of State: the record decodes.
-func (g *groupEntry) voters() voterSet {
-	var out voterSet
+// record returns the newest one, an empty one before the first. Invariant 3 of State: it decodes.
+func (g *groupEntry) record() raftlog.EpochRecord {
 	if g.Epoch == 0 {
-		return nil
+		return raftlog.EpochRecord{}
 	}
 	record, err := raftlog.DecodeEpochRecord(g.Record)
 	if err != nil {
-		return nil
+		panic(fmt.Sprintf("controller: the record of group %s: %v", g.Name, err))
 	}
-	for _, m := range record.Voters {
+	return record
+}
+
+// voters returns those of the newest epoch.
+func (g *groupEntry) voters() voterSet {
+	var out voterSet
+	for _, m := range g.record().Voters {
 		out = append(out, m.ID)
 	}
 	slices.Sort(out)

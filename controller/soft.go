@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -203,7 +205,7 @@ func (s *soft) begin(id ids.GroupID, d decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.plans[id]; p != nil {
-		p.campaign, p.stuck, p.proposing = d.campaign, d.stuck, d.voters != nil
+		p.campaign, p.stuck, p.proposing = d.campaign, d.stuck, d.voters != nil || d.renew != 0
 	}
 }
 
@@ -215,7 +217,7 @@ func (s *soft) end(now time.Time, id ids.GroupID, epoch ids.Epoch, d decision, i
 		return
 	}
 	p.proposing = false
-	if !issued {
+	if !issued || d.voters == nil {
 		return
 	}
 	p.epoch, p.seen, p.first, p.campaign = epoch, now, d.campaign, d.campaign
@@ -235,6 +237,20 @@ func (s *soft) stuck(id ids.GroupID) string {
 		return p.stuck
 	}
 	return ""
+}
+
+// reported returns what the node said of its replicas, by id.
+func (s *soft) reported(node ids.NodeID) (out []*pb.ReplicaReport) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[node]
+	if n == nil {
+		return nil
+	}
+	for _, id := range slices.Sorted(maps.Keys(n.reports)) {
+		out = append(out, n.reports[id])
+	}
+	return out
 }
 
 // nodeView is a copy of what is known about one node.

@@ -27,7 +27,7 @@ import (
 // Invariants, tested by Check:
 //  1. every replica id is below cluster.NextReplica and occurs once in all groups;
 //  2. a group has as many replicas as its mode says, slots 1 to M in order, each on another registered node;
-//  3. Epoch is 0 as long as a replica has no incarnation; from then on Record decodes to that epoch and names only replicas
+//  3. Epoch is 0 until every replica has an incarnation; from then on Record decodes to that epoch and names only replicas
 //     of the group with their incarnations;
 //  4. Active is at most Epoch; Since begins with the voters of Active and has those of Epoch, and no set differs from the first
 //     by more than one voter added and one removed;
@@ -98,6 +98,7 @@ type replicaEntry struct {
 	Incarnation hexID         `json:"incarnation"`    // zero: not created yet
 	Starts      uint64        `json:"starts"`         // greatest start counter reported
 	Lost        string        `json:"lost,omitempty"` // why the id was given up for ever
+	Heir        ids.NodeID    `json:"heir,omitempty"` // node of the replica that follows it in its slot; "": the same
 }
 
 type masterEntry struct {
@@ -298,8 +299,8 @@ func (s *State) checkGroup(g *groupEntry, seen map[ids.ReplicaID]string) error {
 			return fmt.Errorf("replica %d has slot %d at place %d", r.ID, r.Slot, i)
 		case s.nodes[r.Node] == nil || nodes[r.Node]:
 			return fmt.Errorf("replica %d is on node %q, which is unknown or taken", r.ID, r.Node)
-		case g.Epoch > 0 && r.Incarnation.isZero():
-			return fmt.Errorf("epoch %d was issued without the incarnation of replica %d", g.Epoch, r.ID)
+		case r.Heir != "" && r.Lost == "":
+			return fmt.Errorf("replica %d has an heir on node %s and is not lost", r.ID, r.Heir)
 		}
 		seen[r.ID] = g.Name
 		nodes[r.Node] = true

@@ -184,7 +184,7 @@ func TestReplicasOfANode(t *testing.T) {
 	longest.Addresses.Peer, longest.Addresses.Metrics = address, address
 	for n := range maxReplicas {
 		longest.Addresses.Clients[fmt.Sprintf("%0100d", n)] = address
-		longest.Replicas = append(longest.Replicas, replicaFacts{hexOf(1), math.MaxUint64, hexOf(2), true, math.MaxUint64})
+		longest.Replicas = append(longest.Replicas, replicaFacts{hexOf(1), math.MaxUint64, hexOf(2), true, math.MaxUint64, true})
 		longest.Masters = append(longest.Masters, masterFacts{hexOf(1), math.MaxUint64, math.MaxUint64})
 	}
 	if n := len(encodeCommand(requestID{}, longest)); n > maxCommand {
@@ -338,6 +338,9 @@ func randomCommand(r *rand.Rand, s *State) Command {
 		c.MinISR = r.IntN(4)
 		return c
 	}
+	if names := sortedKeys(s.groups); len(names) > 0 && r.IntN(3) == 0 {
+		return randomMembership(r, s.groups[names[r.IntN(len(names))]])
+	}
 	c := &reportCommand{Node: node, Session: hexOf(byte(r.IntN(4)))}
 	if n := s.nodes[node]; n != nil && r.IntN(4) > 0 {
 		c.Session = n.Session
@@ -357,4 +360,20 @@ func randomCommand(r *rand.Rand, s *State) Command {
 		}
 	}
 	return c
+}
+
+// randomMembership is a command that changes who belongs to g, or is refused.
+func randomMembership(r *rand.Rand, g *groupEntry) Command {
+	id := g.Replicas[r.IntN(len(g.Replicas))].ID
+	switch r.IntN(3) {
+	case 0:
+		return &giveUpCommand{Group: g.ID, Replica: id, Heir: ids.NodeID([]string{"", "n1", "n5"}[r.IntN(3)])}
+	case 1:
+		return &renewCommand{Group: g.ID, Replica: id, Epoch: g.Epoch}
+	}
+	next := g.voters().without(id)
+	if r.IntN(2) == 0 {
+		next = next.with(id)
+	}
+	return &issueEpochCommand{Group: g.ID, Epoch: g.Epoch, Voters: next, Reason: "random"}
 }

@@ -231,23 +231,22 @@ func readEverywhere(t *testing.T, c *cluster.Cluster, topic string) map[string]i
 		}
 		return len(route.Groups) > 0, nil
 	})
-	members, err := c.Members()
-	if err != nil {
-		t.Fatal(err)
-	}
 	found := make(map[string]int)
 	for _, g := range route.Groups {
 		var addrs []string
-		for _, m := range members {
-			if port, ok := m.Ports["client:"+g.Group]; ok {
-				if !m.Running {
-					t.Fatalf("%s does not run: start it before reading from every replica", m.ID)
+		for _, info := range groups(t, c) {
+			for _, r := range info.Replicas {
+				if info.Name != g.Group {
+					continue
 				}
-				addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
+				if !r.Live {
+					t.Fatalf("%s is not live: start it before reading from every replica", r.Node)
+				}
+				addrs = append(addrs, r.Client)
 			}
 		}
 		if len(addrs) == 0 {
-			t.Fatalf("no replica of %s in cluster.json", g.Group)
+			t.Fatalf("no replica of %s", g.Group)
 		}
 		for q := range g.ReadQueues {
 			ref := client.QueueRef{Group: g.Group, Topic: topic, Queue: ids.QueueID(q)}

@@ -80,6 +80,8 @@ type groupInfo struct {
 	} `json:"master"`
 	Replicas []struct {
 		Node   string `json:"node"`
+		ID     uint64 `json:"replica"`
+		Client string `json:"client"`
 		Voter  bool   `json:"voter"`
 		Live   bool   `json:"live"`
 		Role   string `json:"role"`

@@ -352,6 +352,26 @@ func (t *tool) adminGroup() *cli.Command {
 				Action: t.admin(1, 1, "the group's name", t.createBrokerGroup),
 			},
 			{
+				Name: "replace", Usage: "give a replica up for ever and its place to a new one, which begins empty and learns", ArgsUsage: "NAME",
+				Flags: adminFlags(
+					&cli.Uint64Flag{Name: "replica", Required: true, Usage: "`ID` of the replica, as group show tells it"},
+					&cli.StringFlag{Name: "on", Usage: "`NODE` of the new one; default: the same node"},
+					&cli.StringFlag{Name: "reason", Usage: "for the record, a short `TEXT`"},
+				),
+				Action: t.admin(1, 1, "the group's name", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
+					ctl, err := newControllers(ctx, c, cl)
+					if err != nil {
+						return err
+					}
+					defer ctl.Close()
+					g, err := ctl.ReplaceReplica(ctx, &pb.ReplaceReplicaRequest{Group: c.Args().First(), ReplicaId: c.Uint64("replica"), NodeId: c.String("on"), Reason: c.String("reason")})
+					if err != nil {
+						return err
+					}
+					return t.showGroup(c, g)
+				}),
+			},
+			{
 				Name: "list", Usage: "list broker groups", ArgsUsage: " ", Flags: adminFlags(),
 				Action: t.admin(0, 0, "no argument", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
 					ctl, err := newControllers(ctx, c, cl)

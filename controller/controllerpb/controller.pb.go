@@ -387,6 +387,7 @@ type ReplicaReport struct {
 	Members            []*MemberReport        `protobuf:"bytes,17,rep,name=members,proto3" json:"members,omitempty"`                                                    // of a master: how it sees the others
 	MasterSilentMillis int64                  `protobuf:"varint,18,opt,name=master_silent_millis,json=masterSilentMillis,proto3" json:"master_silent_millis,omitempty"` // since it heard a master; 0 when it is one
 	MasterClosed       bool                   `protobuf:"varint,19,opt,name=master_closed,json=masterClosed,proto3" json:"master_closed,omitempty"`                     // the connection to its master was closed, and it was not heard since
+	IdentityLost       bool                   `protobuf:"varint,20,opt,name=identity_lost,json=identityLost,proto3" json:"identity_lost,omitempty"`                     // it cannot prove that it holds all that it promised; `parked` says why. The id is lost for ever
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -550,6 +551,13 @@ func (x *ReplicaReport) GetMasterSilentMillis() int64 {
 func (x *ReplicaReport) GetMasterClosed() bool {
 	if x != nil {
 		return x.MasterClosed
+	}
+	return false
+}
+
+func (x *ReplicaReport) GetIdentityLost() bool {
+	if x != nil {
+		return x.IdentityLost
 	}
 	return false
 }
@@ -1133,6 +1141,74 @@ func (x *CreateGroupRequest) GetSegmentSize() int64 {
 	return 0
 }
 
+type ReplaceReplicaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	ReplicaId     uint64                 `protobuf:"varint,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	NodeId        string                 `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"` // of the new replica; empty: the same node
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`               // for the record, at most 500 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplaceReplicaRequest) Reset() {
+	*x = ReplaceReplicaRequest{}
+	mi := &file_controller_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplaceReplicaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplaceReplicaRequest) ProtoMessage() {}
+
+func (x *ReplaceReplicaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplaceReplicaRequest.ProtoReflect.Descriptor instead.
+func (*ReplaceReplicaRequest) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ReplaceReplicaRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ReplaceReplicaRequest) GetReplicaId() uint64 {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return 0
+}
+
+func (x *ReplaceReplicaRequest) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *ReplaceReplicaRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type Group struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1158,7 +1234,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_controller_proto_msgTypes[11]
+	mi := &file_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1246,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[11]
+	mi := &file_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1259,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{11}
+	return file_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Group) GetName() string {
@@ -1318,7 +1394,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_controller_proto_msgTypes[12]
+	mi := &file_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1406,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[12]
+	mi := &file_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1419,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{12}
+	return file_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Change) GetEpoch() uint32 {
@@ -1388,7 +1464,7 @@ type Master struct {
 
 func (x *Master) Reset() {
 	*x = Master{}
-	mi := &file_controller_proto_msgTypes[13]
+	mi := &file_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1476,7 @@ func (x *Master) String() string {
 func (*Master) ProtoMessage() {}
 
 func (x *Master) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[13]
+	mi := &file_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1489,7 @@ func (x *Master) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Master.ProtoReflect.Descriptor instead.
 func (*Master) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{13}
+	return file_controller_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Master) GetReplicaId() uint64 {
@@ -1477,7 +1553,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_controller_proto_msgTypes[14]
+	mi := &file_controller_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1565,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[14]
+	mi := &file_controller_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1578,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{14}
+	return file_controller_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Replica) GetReplicaId() uint64 {
@@ -1590,7 +1666,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_controller_proto_msgTypes[15]
+	mi := &file_controller_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1602,7 +1678,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[15]
+	mi := &file_controller_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1615,7 +1691,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{15}
+	return file_controller_proto_rawDescGZIP(), []int{16}
 }
 
 type ListGroupsResponse struct {
@@ -1627,7 +1703,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_controller_proto_msgTypes[16]
+	mi := &file_controller_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1639,7 +1715,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[16]
+	mi := &file_controller_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1652,7 +1728,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{16}
+	return file_controller_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -1671,7 +1747,7 @@ type GetGroupRequest struct {
 
 func (x *GetGroupRequest) Reset() {
 	*x = GetGroupRequest{}
-	mi := &file_controller_proto_msgTypes[17]
+	mi := &file_controller_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1683,7 +1759,7 @@ func (x *GetGroupRequest) String() string {
 func (*GetGroupRequest) ProtoMessage() {}
 
 func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[17]
+	mi := &file_controller_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1696,7 +1772,7 @@ func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGroupRequest.ProtoReflect.Descriptor instead.
 func (*GetGroupRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{17}
+	return file_controller_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetGroupRequest) GetName() string {
@@ -1720,7 +1796,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_controller_proto_msgTypes[18]
+	mi := &file_controller_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1808,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[18]
+	mi := &file_controller_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1821,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{18}
+	return file_controller_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Node) GetNodeId() string {
@@ -1798,7 +1874,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_controller_proto_msgTypes[19]
+	mi := &file_controller_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +1886,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[19]
+	mi := &file_controller_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +1899,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{19}
+	return file_controller_proto_rawDescGZIP(), []int{20}
 }
 
 type ListNodesResponse struct {
@@ -1835,7 +1911,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1847,7 +1923,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1860,7 +1936,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{20}
+	return file_controller_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -1881,7 +1957,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +1969,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +1982,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{21}
+	return file_controller_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Member) GetId() string {
@@ -1938,7 +2014,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1950,7 +2026,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1963,7 +2039,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{22}
+	return file_controller_proto_rawDescGZIP(), []int{23}
 }
 
 type MembersResponse struct {
@@ -1977,7 +2053,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1989,7 +2065,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2002,7 +2078,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{23}
+	return file_controller_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *MembersResponse) GetClusterId() []byte {
@@ -2034,7 +2110,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2046,7 +2122,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2059,7 +2135,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{24}
+	return file_controller_proto_rawDescGZIP(), []int{25}
 }
 
 type StatusResponse struct {
@@ -2080,7 +2156,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2092,7 +2168,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2105,7 +2181,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{25}
+	return file_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StatusResponse) GetId() string {
@@ -2188,7 +2264,7 @@ type IdentifyRequest struct {
 
 func (x *IdentifyRequest) Reset() {
 	*x = IdentifyRequest{}
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2200,7 +2276,7 @@ func (x *IdentifyRequest) String() string {
 func (*IdentifyRequest) ProtoMessage() {}
 
 func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2213,7 +2289,7 @@ func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyRequest.ProtoReflect.Descriptor instead.
 func (*IdentifyRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{26}
+	return file_controller_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *IdentifyRequest) GetId() string {
@@ -2241,7 +2317,7 @@ type IdentifyResponse struct {
 
 func (x *IdentifyResponse) Reset() {
 	*x = IdentifyResponse{}
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2253,7 +2329,7 @@ func (x *IdentifyResponse) String() string {
 func (*IdentifyResponse) ProtoMessage() {}
 
 func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2266,7 +2342,7 @@ func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyResponse.ProtoReflect.Descriptor instead.
 func (*IdentifyResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{27}
+	return file_controller_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *IdentifyResponse) GetId() string {
@@ -2301,7 +2377,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2313,7 +2389,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2326,7 +2402,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{28}
+	return file_controller_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Membership) GetToken() []byte {
@@ -2353,7 +2429,7 @@ type MemberIdentity struct {
 
 func (x *MemberIdentity) Reset() {
 	*x = MemberIdentity{}
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2365,7 +2441,7 @@ func (x *MemberIdentity) String() string {
 func (*MemberIdentity) ProtoMessage() {}
 
 func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2378,7 +2454,7 @@ func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberIdentity.ProtoReflect.Descriptor instead.
 func (*MemberIdentity) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{29}
+	return file_controller_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *MemberIdentity) GetId() string {
@@ -2409,7 +2485,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_controller_proto_msgTypes[30]
+	mi := &file_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2497,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[30]
+	mi := &file_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2510,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{30}
+	return file_controller_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StepRequest) GetToken() []byte {
@@ -2487,7 +2563,7 @@ type StepResponse struct {
 
 func (x *StepResponse) Reset() {
 	*x = StepResponse{}
-	mi := &file_controller_proto_msgTypes[31]
+	mi := &file_controller_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2499,7 +2575,7 @@ func (x *StepResponse) String() string {
 func (*StepResponse) ProtoMessage() {}
 
 func (x *StepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[31]
+	mi := &file_controller_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2512,7 +2588,7 @@ func (x *StepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResponse.ProtoReflect.Descriptor instead.
 func (*StepResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{31}
+	return file_controller_proto_rawDescGZIP(), []int{32}
 }
 
 var File_controller_proto protoreflect.FileDescriptor
@@ -2540,7 +2616,7 @@ const file_controller_proto_rawDesc = "" +
 	"\aclients\x18\x03 \x03(\v2..ledgermq.controller.v1.Addresses.ClientsEntryR\aclients\x1a:\n" +
 	"\fClientsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf0\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x95\x05\n" +
 	"\rReplicaReport\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -2565,7 +2641,8 @@ const file_controller_proto_rawDesc = "" +
 	"\amissing\x18\x10 \x01(\bR\amissing\x12>\n" +
 	"\amembers\x18\x11 \x03(\v2$.ledgermq.controller.v1.MemberReportR\amembers\x120\n" +
 	"\x14master_silent_millis\x18\x12 \x01(\x03R\x12masterSilentMillis\x12#\n" +
-	"\rmaster_closed\x18\x13 \x01(\bR\fmasterClosed\"\xac\x01\n" +
+	"\rmaster_closed\x18\x13 \x01(\bR\fmasterClosed\x12#\n" +
+	"\ridentity_lost\x18\x14 \x01(\bR\fidentityLost\"\xac\x01\n" +
 	"\fMemberReport\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x14\n" +
@@ -2625,7 +2702,13 @@ const file_controller_proto_rawDesc = "" +
 	"\amembers\x18\x03 \x01(\rR\amembers\x12\x14\n" +
 	"\x05nodes\x18\x04 \x03(\tR\x05nodes\x12\x17\n" +
 	"\amin_isr\x18\x05 \x01(\rR\x06minIsr\x12!\n" +
-	"\fsegment_size\x18\x06 \x01(\x03R\vsegmentSize\"\xea\x04\n" +
+	"\fsegment_size\x18\x06 \x01(\x03R\vsegmentSize\"}\n" +
+	"\x15ReplaceReplicaRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x02 \x01(\x04R\treplicaId\x12\x17\n" +
+	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xea\x04\n" +
 	"\x05Group\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\bgroup_id\x18\x02 \x01(\fR\agroupId\x128\n" +
@@ -2752,12 +2835,13 @@ const file_controller_proto_rawDesc = "" +
 	"GroupState\x12\x1b\n" +
 	"\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13GROUP_STATE_PENDING\x10\x01\x12\x15\n" +
-	"\x11GROUP_STATE_READY\x10\x022\x83\x06\n" +
+	"\x11GROUP_STATE_READY\x10\x022\xe3\x06\n" +
 	"\n" +
 	"Controller\x12i\n" +
 	"\fRegisterNode\x12+.ledgermq.controller.v1.RegisterNodeRequest\x1a,.ledgermq.controller.v1.RegisterNodeResponse\x12`\n" +
 	"\tHeartbeat\x12(.ledgermq.controller.v1.HeartbeatRequest\x1a).ledgermq.controller.v1.HeartbeatResponse\x12X\n" +
-	"\vCreateGroup\x12*.ledgermq.controller.v1.CreateGroupRequest\x1a\x1d.ledgermq.controller.v1.Group\x12c\n" +
+	"\vCreateGroup\x12*.ledgermq.controller.v1.CreateGroupRequest\x1a\x1d.ledgermq.controller.v1.Group\x12^\n" +
+	"\x0eReplaceReplica\x12-.ledgermq.controller.v1.ReplaceReplicaRequest\x1a\x1d.ledgermq.controller.v1.Group\x12c\n" +
 	"\n" +
 	"ListGroups\x12).ledgermq.controller.v1.ListGroupsRequest\x1a*.ledgermq.controller.v1.ListGroupsResponse\x12R\n" +
 	"\bGetGroup\x12'.ledgermq.controller.v1.GetGroupRequest\x1a\x1d.ledgermq.controller.v1.Group\x12`\n" +
@@ -2781,88 +2865,91 @@ func file_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_controller_proto_goTypes = []any{
-	(Role)(0),                    // 0: ledgermq.controller.v1.Role
-	(GroupState)(0),              // 1: ledgermq.controller.v1.GroupState
-	(*NotLeader)(nil),            // 2: ledgermq.controller.v1.NotLeader
-	(*RegisterNodeRequest)(nil),  // 3: ledgermq.controller.v1.RegisterNodeRequest
-	(*RegisterNodeResponse)(nil), // 4: ledgermq.controller.v1.RegisterNodeResponse
-	(*Addresses)(nil),            // 5: ledgermq.controller.v1.Addresses
-	(*ReplicaReport)(nil),        // 6: ledgermq.controller.v1.ReplicaReport
-	(*MemberReport)(nil),         // 7: ledgermq.controller.v1.MemberReport
-	(*HeartbeatRequest)(nil),     // 8: ledgermq.controller.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),    // 9: ledgermq.controller.v1.HeartbeatResponse
-	(*WantedReplica)(nil),        // 10: ledgermq.controller.v1.WantedReplica
-	(*GroupReplica)(nil),         // 11: ledgermq.controller.v1.GroupReplica
-	(*CreateGroupRequest)(nil),   // 12: ledgermq.controller.v1.CreateGroupRequest
-	(*Group)(nil),                // 13: ledgermq.controller.v1.Group
-	(*Change)(nil),               // 14: ledgermq.controller.v1.Change
-	(*Master)(nil),               // 15: ledgermq.controller.v1.Master
-	(*Replica)(nil),              // 16: ledgermq.controller.v1.Replica
-	(*ListGroupsRequest)(nil),    // 17: ledgermq.controller.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),   // 18: ledgermq.controller.v1.ListGroupsResponse
-	(*GetGroupRequest)(nil),      // 19: ledgermq.controller.v1.GetGroupRequest
-	(*Node)(nil),                 // 20: ledgermq.controller.v1.Node
-	(*ListNodesRequest)(nil),     // 21: ledgermq.controller.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),    // 22: ledgermq.controller.v1.ListNodesResponse
-	(*Member)(nil),               // 23: ledgermq.controller.v1.Member
-	(*MembersRequest)(nil),       // 24: ledgermq.controller.v1.MembersRequest
-	(*MembersResponse)(nil),      // 25: ledgermq.controller.v1.MembersResponse
-	(*StatusRequest)(nil),        // 26: ledgermq.controller.v1.StatusRequest
-	(*StatusResponse)(nil),       // 27: ledgermq.controller.v1.StatusResponse
-	(*IdentifyRequest)(nil),      // 28: ledgermq.controller.v1.IdentifyRequest
-	(*IdentifyResponse)(nil),     // 29: ledgermq.controller.v1.IdentifyResponse
-	(*Membership)(nil),           // 30: ledgermq.controller.v1.Membership
-	(*MemberIdentity)(nil),       // 31: ledgermq.controller.v1.MemberIdentity
-	(*StepRequest)(nil),          // 32: ledgermq.controller.v1.StepRequest
-	(*StepResponse)(nil),         // 33: ledgermq.controller.v1.StepResponse
-	nil,                          // 34: ledgermq.controller.v1.Addresses.ClientsEntry
+	(Role)(0),                     // 0: ledgermq.controller.v1.Role
+	(GroupState)(0),               // 1: ledgermq.controller.v1.GroupState
+	(*NotLeader)(nil),             // 2: ledgermq.controller.v1.NotLeader
+	(*RegisterNodeRequest)(nil),   // 3: ledgermq.controller.v1.RegisterNodeRequest
+	(*RegisterNodeResponse)(nil),  // 4: ledgermq.controller.v1.RegisterNodeResponse
+	(*Addresses)(nil),             // 5: ledgermq.controller.v1.Addresses
+	(*ReplicaReport)(nil),         // 6: ledgermq.controller.v1.ReplicaReport
+	(*MemberReport)(nil),          // 7: ledgermq.controller.v1.MemberReport
+	(*HeartbeatRequest)(nil),      // 8: ledgermq.controller.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),     // 9: ledgermq.controller.v1.HeartbeatResponse
+	(*WantedReplica)(nil),         // 10: ledgermq.controller.v1.WantedReplica
+	(*GroupReplica)(nil),          // 11: ledgermq.controller.v1.GroupReplica
+	(*CreateGroupRequest)(nil),    // 12: ledgermq.controller.v1.CreateGroupRequest
+	(*ReplaceReplicaRequest)(nil), // 13: ledgermq.controller.v1.ReplaceReplicaRequest
+	(*Group)(nil),                 // 14: ledgermq.controller.v1.Group
+	(*Change)(nil),                // 15: ledgermq.controller.v1.Change
+	(*Master)(nil),                // 16: ledgermq.controller.v1.Master
+	(*Replica)(nil),               // 17: ledgermq.controller.v1.Replica
+	(*ListGroupsRequest)(nil),     // 18: ledgermq.controller.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),    // 19: ledgermq.controller.v1.ListGroupsResponse
+	(*GetGroupRequest)(nil),       // 20: ledgermq.controller.v1.GetGroupRequest
+	(*Node)(nil),                  // 21: ledgermq.controller.v1.Node
+	(*ListNodesRequest)(nil),      // 22: ledgermq.controller.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),     // 23: ledgermq.controller.v1.ListNodesResponse
+	(*Member)(nil),                // 24: ledgermq.controller.v1.Member
+	(*MembersRequest)(nil),        // 25: ledgermq.controller.v1.MembersRequest
+	(*MembersResponse)(nil),       // 26: ledgermq.controller.v1.MembersResponse
+	(*StatusRequest)(nil),         // 27: ledgermq.controller.v1.StatusRequest
+	(*StatusResponse)(nil),        // 28: ledgermq.controller.v1.StatusResponse
+	(*IdentifyRequest)(nil),       // 29: ledgermq.controller.v1.IdentifyRequest
+	(*IdentifyResponse)(nil),      // 30: ledgermq.controller.v1.IdentifyResponse
+	(*Membership)(nil),            // 31: ledgermq.controller.v1.Membership
+	(*MemberIdentity)(nil),        // 32: ledgermq.controller.v1.MemberIdentity
+	(*StepRequest)(nil),           // 33: ledgermq.controller.v1.StepRequest
+	(*StepResponse)(nil),          // 34: ledgermq.controller.v1.StepResponse
+	nil,                           // 35: ledgermq.controller.v1.Addresses.ClientsEntry
 }
 var file_controller_proto_depIdxs = []int32{
-	23, // 0: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	34, // 1: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
+	24, // 0: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	35, // 1: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
 	0,  // 2: ledgermq.controller.v1.ReplicaReport.role:type_name -> ledgermq.controller.v1.Role
 	7,  // 3: ledgermq.controller.v1.ReplicaReport.members:type_name -> ledgermq.controller.v1.MemberReport
 	5,  // 4: ledgermq.controller.v1.HeartbeatRequest.addresses:type_name -> ledgermq.controller.v1.Addresses
 	6,  // 5: ledgermq.controller.v1.HeartbeatRequest.replicas:type_name -> ledgermq.controller.v1.ReplicaReport
 	10, // 6: ledgermq.controller.v1.HeartbeatResponse.replicas:type_name -> ledgermq.controller.v1.WantedReplica
-	23, // 7: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	24, // 7: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
 	11, // 8: ledgermq.controller.v1.WantedReplica.others:type_name -> ledgermq.controller.v1.GroupReplica
 	1,  // 9: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
-	16, // 10: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
-	15, // 11: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
-	14, // 12: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
+	17, // 10: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
+	16, // 11: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
+	15, // 12: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
 	6,  // 13: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
-	13, // 14: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
+	14, // 14: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
 	5,  // 15: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
-	20, // 16: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
-	23, // 17: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
-	23, // 18: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
-	30, // 19: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
-	31, // 20: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
+	21, // 16: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
+	24, // 17: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
+	24, // 18: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
+	31, // 19: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
+	32, // 20: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
 	3,  // 21: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
 	8,  // 22: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
 	12, // 23: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
-	17, // 24: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
-	19, // 25: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
-	21, // 26: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
-	24, // 27: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
-	26, // 28: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
-	28, // 29: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
-	32, // 30: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
-	4,  // 31: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
-	9,  // 32: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
-	13, // 33: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
-	18, // 34: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
-	13, // 35: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
-	22, // 36: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
-	25, // 37: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
-	27, // 38: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
-	29, // 39: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
-	33, // 40: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
-	31, // [31:41] is the sub-list for method output_type
-	21, // [21:31] is the sub-list for method input_type
+	13, // 24: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
+	18, // 25: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
+	20, // 26: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
+	22, // 27: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
+	25, // 28: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
+	27, // 29: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
+	29, // 30: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
+	33, // 31: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
+	4,  // 32: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
+	9,  // 33: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
+	14, // 34: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
+	14, // 35: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
+	19, // 36: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
+	14, // 37: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
+	23, // 38: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
+	26, // 39: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
+	28, // 40: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
+	30, // 41: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
+	34, // 42: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
+	32, // [32:43] is the sub-list for method output_type
+	21, // [21:32] is the sub-list for method input_type
 	21, // [21:21] is the sub-list for extension type_name
 	21, // [21:21] is the sub-list for extension extendee
 	0,  // [0:21] is the sub-list for field type_name
@@ -2879,7 +2966,7 @@ func file_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_controller_proto_rawDesc), len(file_controller_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   33,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

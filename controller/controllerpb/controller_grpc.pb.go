@@ -24,14 +24,15 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Controller_RegisterNode_FullMethodName = "/ledgermq.controller.v1.Controller/RegisterNode"
-	Controller_Heartbeat_FullMethodName    = "/ledgermq.controller.v1.Controller/Heartbeat"
-	Controller_CreateGroup_FullMethodName  = "/ledgermq.controller.v1.Controller/CreateGroup"
-	Controller_ListGroups_FullMethodName   = "/ledgermq.controller.v1.Controller/ListGroups"
-	Controller_GetGroup_FullMethodName     = "/ledgermq.controller.v1.Controller/GetGroup"
-	Controller_ListNodes_FullMethodName    = "/ledgermq.controller.v1.Controller/ListNodes"
-	Controller_Members_FullMethodName      = "/ledgermq.controller.v1.Controller/Members"
-	Controller_Status_FullMethodName       = "/ledgermq.controller.v1.Controller/Status"
+	Controller_RegisterNode_FullMethodName   = "/ledgermq.controller.v1.Controller/RegisterNode"
+	Controller_Heartbeat_FullMethodName      = "/ledgermq.controller.v1.Controller/Heartbeat"
+	Controller_CreateGroup_FullMethodName    = "/ledgermq.controller.v1.Controller/CreateGroup"
+	Controller_ReplaceReplica_FullMethodName = "/ledgermq.controller.v1.Controller/ReplaceReplica"
+	Controller_ListGroups_FullMethodName     = "/ledgermq.controller.v1.Controller/ListGroups"
+	Controller_GetGroup_FullMethodName       = "/ledgermq.controller.v1.Controller/GetGroup"
+	Controller_ListNodes_FullMethodName      = "/ledgermq.controller.v1.Controller/ListNodes"
+	Controller_Members_FullMethodName        = "/ledgermq.controller.v1.Controller/Members"
+	Controller_Status_FullMethodName         = "/ledgermq.controller.v1.Controller/Status"
 )
 
 // ControllerClient is the client API for Controller service.
@@ -50,6 +51,9 @@ type ControllerClient interface {
 	Heartbeat(ctx context.Context, in *HeartbeatRequest, opts ...grpc.CallOption) (*HeartbeatResponse, error)
 	// CreateGroup answers when the creation is durable, not when the group is ready. The same call again has the same answer.
 	CreateGroup(ctx context.Context, in *CreateGroupRequest, opts ...grpc.CallOption) (*Group, error)
+	// ReplaceReplica gives a replica id up for ever and its slot to a new, empty replica, which learns from the others. It answers
+	// when that is durable. NOT_FOUND, INVALID_ARGUMENT: there is no such replica, or the group cannot do without it.
+	ReplaceReplica(ctx context.Context, in *ReplaceReplicaRequest, opts ...grpc.CallOption) (*Group, error)
 	ListGroups(ctx context.Context, in *ListGroupsRequest, opts ...grpc.CallOption) (*ListGroupsResponse, error)
 	GetGroup(ctx context.Context, in *GetGroupRequest, opts ...grpc.CallOption) (*Group, error)
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
@@ -91,6 +95,16 @@ func (c *controllerClient) CreateGroup(ctx context.Context, in *CreateGroupReque
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Group)
 	err := c.cc.Invoke(ctx, Controller_CreateGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controllerClient) ReplaceReplica(ctx context.Context, in *ReplaceReplicaRequest, opts ...grpc.CallOption) (*Group, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Group)
+	err := c.cc.Invoke(ctx, Controller_ReplaceReplica_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -163,6 +177,9 @@ type ControllerServer interface {
 	Heartbeat(context.Context, *HeartbeatRequest) (*HeartbeatResponse, error)
 	// CreateGroup answers when the creation is durable, not when the group is ready. The same call again has the same answer.
 	CreateGroup(context.Context, *CreateGroupRequest) (*Group, error)
+	// ReplaceReplica gives a replica id up for ever and its slot to a new, empty replica, which learns from the others. It answers
+	// when that is durable. NOT_FOUND, INVALID_ARGUMENT: there is no such replica, or the group cannot do without it.
+	ReplaceReplica(context.Context, *ReplaceReplicaRequest) (*Group, error)
 	ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error)
 	GetGroup(context.Context, *GetGroupRequest) (*Group, error)
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
@@ -188,6 +205,9 @@ func (UnimplementedControllerServer) Heartbeat(context.Context, *HeartbeatReques
 }
 func (UnimplementedControllerServer) CreateGroup(context.Context, *CreateGroupRequest) (*Group, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateGroup not implemented")
+}
+func (UnimplementedControllerServer) ReplaceReplica(context.Context, *ReplaceReplicaRequest) (*Group, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReplaceReplica not implemented")
 }
 func (UnimplementedControllerServer) ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListGroups not implemented")
@@ -275,6 +295,24 @@ func _Controller_CreateGroup_Handler(srv interface{}, ctx context.Context, dec f
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ControllerServer).CreateGroup(ctx, req.(*CreateGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Controller_ReplaceReplica_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReplaceReplicaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).ReplaceReplica(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_ReplaceReplica_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).ReplaceReplica(ctx, req.(*ReplaceReplicaRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -387,6 +425,10 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CreateGroup",
 			Handler:    _Controller_CreateGroup_Handler,
+		},
+		{
+			MethodName: "ReplaceReplica",
+			Handler:    _Controller_ReplaceReplica_Handler,
 		},
 		{
 			MethodName: "ListGroups",
