@@ -204,8 +204,8 @@ func testFullDisk(t *testing.T, make func(dir string) smallDisk) {
 	eventually(t, 20*time.Second, func() error { return refused(send(c.wire(c.master("g1"), "g1"), 100)) })
 	goesOn := func(offset int) {
 		t.Helper()
-		master, slave := c.master("g1"), c.slave("g1")
-		w, s := c.wire(master, "g1"), c.wire(slave, "g1")
+		master := c.master("g1")
+		w, s := c.wire(master, "g1"), c.wire(c.besides(master), "g1")
 		v2 := []string{"a", "pg", "b", "T", "c", "TBW102", "d", "4", "e", "0", "f", "0", "g", "0", "h", "0", "i", "", "m", "false"}
 		back := []string{"group", "cg", "offset", "0", "delayLevel", "0", "originMsgId", "x"}
 		newTopic := []string{"topic", "New", "defaultTopic", "TBW102", "readQueueNums", "1", "writeQueueNums", "1", "perm", "6", "topicFilterType", "SINGLE_TAG", "order", "false"}
@@ -276,8 +276,7 @@ func testFullDisk(t *testing.T, make func(dir string) smallDisk) {
 		eventually(t, 30*time.Second, func() error { return c.nodes[node].Ready() })
 		sends("with all replicas again")
 	}
-	slave := c.slave("g1")
-	meets(slave)
+	meets(c.slave("g1"))
 	meets(c.master("g1"))
 
 	for _, node := range []string{"n1", "n2", "n3"} {
