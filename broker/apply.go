@@ -139,13 +139,21 @@ func (r *Replica) Role(role raftlog.Role) {
 		r.inbox.open = true
 		r.inbox.mu.Unlock()
 		r.makeSystemTopics()
+		r.role.Store(&role)
+		signal(r.node.beat) // the controller learns of it at once
 	default:
+		// The role first: who finds the inbox closed then waits for the next master.
+		if old := r.role.Swap(&role); old.Kind == raftlog.RoleMaster {
+			r.office.led.Store(r.now().UnixMilli())
+		}
 		r.inbox.setOpen(false)
-		r.refuseWaiting(r.forming[r.formed:])
-		r.forming, r.formed = r.forming[:0], 0
-		r.refuseWaiting(r.inbox.take(nil))
+		if role.Kind == raftlog.RoleParked || role.Master != 0 && role.Master != r.id {
+			r.refuseWaiting(r.forming[r.formed:])
+			r.forming, r.formed = r.forming[:0], 0
+			r.refuseWaiting(r.inbox.take(nil))
+		} // else an election is under way, as after each change of the epoch, and what waits goes on if this replica wins it
 	}
-	r.role.Store(&role)
+	r.office.tell()
 	r.routesChanged = true
 }
 
@@ -176,11 +184,16 @@ func (r *Replica) Flush() {
 	}
 }
 
-// refuseOverdue ends proposals that a master without progress could not put into a frame: they are certainly not stored.
+// refuseOverdue ends proposals that a master without progress could not put into a frame, or that waited for an election for too
+// long: they are certainly not stored.
 func (r *Replica) refuseOverdue(now time.Time) {
+	limit := time.Duration(undecidedAfter)
+	if r.role.Load().Kind != raftlog.RoleMaster {
+		limit = awaitMaster
+	}
 	if r.formed < len(r.forming) {
 		n := r.formed
-		for n < len(r.forming) && now.Sub(r.forming[n].since()) > undecidedAfter {
+		for n < len(r.forming) && now.Sub(r.forming[n].since()) > limit {
 			n++
 		}
 		r.refuseWaiting(r.forming[r.formed:n])
@@ -189,7 +202,7 @@ func (r *Replica) refuseOverdue(now time.Time) {
 	}
 	r.inbox.mu.Lock()
 	n := 0
-	for n < len(r.inbox.items) && now.Sub(r.inbox.items[n].since()) > undecidedAfter {
+	for n < len(r.inbox.items) && now.Sub(r.inbox.items[n].since()) > limit {
 		n++
 	}
 	overdue := append([]proposal(nil), r.inbox.items[:n]...)

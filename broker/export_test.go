@@ -17,3 +17,6 @@ func (r *Replica) PendingCommits() int {
 
 // Frames is the number of frames that this replica formed.
 func (r *Replica) Frames() int64 { return r.counters.frames.Load() }
+
+// Successor chooses who takes over.
+var Successor = successor

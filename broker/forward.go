@@ -20,7 +20,7 @@ const (
 
 // forwarder is the connection of a slave to the master of its group, over which it passes on what only a master may answer.
 // Stock clients read routes every 30 s: until then their requests reach the new master through the old one. A request makes one
-// hop and is never sent twice.
+// hop, and is sent again only when it is certain that the first one who got it did not store it.
 type forwarder struct {
 	r *Replica
 
@@ -69,11 +69,11 @@ func (f *forwarder) dial(ctx context.Context, addr string) (*remoting.Client, er
 
 // master is the client address of the master that this replica knows; "" when none is known.
 func (r *Replica) masterAddr() string {
-	st := r.raft.Status()
-	if st.Master == 0 || st.Master == r.id {
+	m := r.role.Load().Master
+	if m == 0 || m == r.id {
 		return ""
 	}
-	return (*r.others.Load())[st.Master].client
+	return (*r.others.Load())[m].client
 }
 
 // Why a request is not forwarded: this replica leads now, or nobody does.
@@ -84,9 +84,10 @@ var (
 
 // waitMaster waits until a master is known.
 func (r *Replica) waitMaster(ctx context.Context) (string, error) {
-	t := time.NewTicker(10 * time.Millisecond)
+	t := time.NewTicker(100 * time.Millisecond) // the controller may tell the address of a master later than that it leads
 	defer t.Stop()
 	for {
+		changed := r.office.changed()
 		if r.isMaster() {
 			return "", errBecameMaster
 		}
@@ -94,6 +95,7 @@ func (r *Replica) waitMaster(ctx context.Context) (string, error) {
 			return a, nil
 		}
 		select {
+		case <-changed:
 		case <-t.C:
 		case <-ctx.Done():
 			return "", errNoMaster
@@ -102,22 +104,24 @@ func (r *Replica) waitMaster(ctx context.Context) (string, error) {
 }
 
 // leads tells whether this replica was elected, whether it may take requests yet or not.
-func (r *Replica) leads() bool { return r.raft.Status().Master == r.id }
+func (r *Replica) leads() bool { return r.role.Load().Master == r.id }
 
-// awaitMastery waits while this replica leads without having applied the first entry of its term, and tells whether it is master.
+// awaitMastery waits while this replica leads without having applied the first entry of its term, or is giving up its office, and
+// tells whether it is master.
 func (r *Replica) awaitMastery() bool {
 	ctx, cancel := context.WithTimeout(r.ctx, awaitMaster)
 	defer cancel()
-	t := time.NewTicker(5 * time.Millisecond)
-	defer t.Stop()
-	for !r.isMaster() && r.leads() {
+	for {
+		changed := r.office.changed()
+		if r.isMaster() || !r.leads() {
+			return r.isMaster()
+		}
 		select {
-		case <-t.C:
+		case <-changed:
 		case <-ctx.Done():
 			return r.isMaster()
 		}
 	}
-	return r.isMaster()
 }
 
 // forward passes a request on from its handler call.
@@ -129,6 +133,14 @@ func (r *Replica) forward(c *remoting.Conn, req *remoting.Command) {
 		return
 	}
 	c.Async(req, r.forwardPending)
+}
+
+// passOn forwards a request of which the answer was taken over already, from its handler call.
+func (r *Replica) passOn(req *remoting.Command, pend remoting.Pending) {
+	clone := req.Clone()
+	if !r.srv.Go(func() { r.forwardPending(clone, &pend) }) {
+		pend.AppendAnswer(remoting.NewResponse(remoting.SystemBusy, notStoredMark+"all workers are busy, try later"))
+	}
 }
 
 func (r *Replica) forwardPending(req *remoting.Command, pend *remoting.Pending) {
@@ -165,8 +177,8 @@ func (r *Replica) forwardOr(req *remoting.Command, pend *remoting.Pending, witho
 	pend.Answer(resp)
 }
 
-// tryForward passes a request on. As long as nothing of it was sent, because the master that this replica knows is dead, it waits for
-// the next one. The error is errBecameMaster, errNoMaster, or one of the link.
+// tryForward passes a request on. As long as nothing of it was sent, because the master that this replica knows is dead, or was
+// refused because it is master no more, it waits for the next one. The error is errBecameMaster, errNoMaster, or one of the link.
 func (r *Replica) tryForward(ctx context.Context, req *remoting.Command, pend *remoting.Pending) (*remoting.Command, error) {
 	wait, cancel := context.WithTimeout(ctx, awaitMaster)
 	defer cancel()
@@ -176,12 +188,16 @@ func (r *Replica) tryForward(ctx context.Context, req *remoting.Command, pend *r
 			return nil, err
 		}
 		resp, err := r.forwarder.call(ctx, addr, req, pend)
+		again := errors.Is(err, remoting.ErrNotSent)
 		if err == nil {
-			r.counters.forwarded.Add(1)
-			return resp, nil
+			// A master that gave up its office meanwhile says so, and has stored nothing.
+			if again = resp.Code == remoting.ServiceNotAvailable && strings.HasPrefix(resp.Remark, notStoredMark); !again {
+				r.counters.forwarded.Add(1)
+				return resp, nil
+			}
 		}
-		if !errors.Is(err, remoting.ErrNotSent) || !r.pauseUntil(wait) {
-			return nil, err
+		if !again || !r.pauseUntil(wait) {
+			return resp, err
 		}
 	}
 }

@@ -39,7 +39,10 @@ func (r *Replica) housekeeping() {
 		for _, h := range r.holds.expired(now) {
 			r.expire(h)
 		}
-		if r.commits.due(now) {
+		if r.office.speaks(now) {
+			r.node.kickRegistrars()
+		}
+		if r.commits.due(now) && !r.office.handing.Load() {
 			r.flushCommits("", nil)
 		}
 		if now.Sub(presenceAt) > presenceEvery {

@@ -47,6 +47,7 @@ type Node struct {
 
 	transport  atomic.Pointer[peer.Transport] // nil until the cluster id is known
 	diskFull   atomic.Bool
+	draining   atomic.Bool
 	beats      atomic.Uint64   // heartbeats that a controller answered
 	beat       chan struct{}   // asks for the next one at once
 	heard      atomic.Int64    // unix ms of the last heartbeat that a controller answered
@@ -222,6 +223,9 @@ var ErrNoMaster = errors.New("no master known")
 // Ready returns nil when every replica that this node is known to have is open and knows a master, and when a controller has said
 // that it needs none: a spare node waits for a group.
 func (n *Node) Ready() error {
+	if n.draining.Load() {
+		return errors.New("draining: this node is about to end")
+	}
 	hs := n.hostedList()
 	if len(hs) == 0 && !n.spare.Load() {
 		return errors.New("no controller has answered yet which replicas this node should have")

@@ -15,6 +15,7 @@ import (
 	"github.com/ledgermq/ledgermq/index"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/message"
+	"github.com/ledgermq/ledgermq/raftlog"
 	"github.com/ledgermq/ledgermq/remoting"
 )
 
@@ -150,7 +151,7 @@ func (r *Replica) awaitCommits(group string) error {
 
 // commitWithPull takes the consumer offset that a pull carries. A slave passes it on.
 func (r *Replica) commitWithPull(c *remoting.Conn, p *pullRequest, t *state.Topic) {
-	if r.isMaster() {
+	if r.role.Load().Kind == raftlog.RoleMaster { // also at the end of its office, which passes on what it finds
 		r.commits.add(commitKey{strings.Clone(p.group), index.Key{Topic: t.ID, Queue: p.queue}}, p.commit, r.now())
 		return
 	}

@@ -42,15 +42,16 @@ type proposal interface {
 
 // inbox is where proposals wait for the loop, in the order of their arrival.
 //
-// Invariant: closed exactly while this replica is not master; then nothing is inside. Its bound are the bytes in flight that
-// remoting allows: every send in it belongs to a request that has no answer yet.
+// Invariant: open only while this replica is master and not at the end of a hand-over. While it is closed something is inside only
+// as long as nobody else is known to lead, since this replica may win the election; see Role. Its bound are the bytes in flight
+// that remoting allows: every send in it belongs to a request that has no answer yet.
 type inbox struct {
 	mu    sync.Mutex
 	open  bool
 	items []proposal
 }
 
-// put adds p, or returns false when the replica is not master.
+// put adds p, or returns false when the replica is not master, or no longer.
 func (q *inbox) put(p proposal) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -67,6 +68,16 @@ func (q *inbox) take(empty []proposal) []proposal {
 	defer q.mu.Unlock()
 	items := q.items
 	q.items = empty[:0]
+	return items
+}
+
+// takeOrClose is take, which closes the inbox when nothing waits.
+func (q *inbox) takeOrClose(empty []proposal) []proposal {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	items := q.items
+	q.items = empty[:0]
+	q.open = q.open && len(items) > 0
 	return items
 }
 
@@ -99,6 +110,9 @@ func (r *Replica) Form(b *commitlog.Builder) any {
 	if r.formed == len(r.forming) {
 		r.forming = r.inbox.take(r.forming)
 		r.formed = 0
+		if len(r.forming) == 0 && r.office.handing.Load() {
+			r.lastForm()
+		}
 		if len(r.forming) == 0 {
 			return nil
 		}

@@ -111,6 +111,9 @@ func (g *registrar) close() {
 // register sends one replica's registration. A refusal of a name server that knows a newer term is no error: the next round says
 // what is true then.
 func (g *registrar) register(ctx context.Context, r *Replica) error {
+	if r.office.hushed(r.now()) {
+		return nil // what ends that kicks the registrars
+	}
 	ctx, cancel := context.WithTimeout(ctx, registerCall)
 	defer cancel()
 	c, err := g.connection(ctx)

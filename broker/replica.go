@@ -72,6 +72,7 @@ type Replica struct {
 	checkpoint  checkpoint
 	holds       holds
 	forwarder   forwarder
+	office      office
 	commits     commits
 	mend        chan struct{} // asks upkeep for a rebuild of the index's holes
 	creating    sync.Map      // name of a topic or group being created -> *creation
@@ -303,8 +304,10 @@ func (r *Replica) refuseRest() {
 
 func (r *Replica) now() time.Time { return r.node.o.Clock() }
 
-// isMaster tells whether this replica led and could form frames when the loop last said so.
-func (r *Replica) isMaster() bool { return r.role.Load().Kind == raftlog.RoleMaster }
+// isMaster tells whether this replica led and could form frames when the loop last said so, and is not giving that up.
+func (r *Replica) isMaster() bool {
+	return r.role.Load().Kind == raftlog.RoleMaster && !r.office.handing.Load()
+}
 
 // term is the newest term the loop has told.
 func (r *Replica) term() ids.Term { return r.role.Load().Term }

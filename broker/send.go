@@ -167,8 +167,9 @@ func (r *Replica) handleSend(c *remoting.Conn, req *remoting.Command) {
 	}
 	p.reply.pending = c.Pending(req)
 	if !r.propose(p) {
-		p.reply.pending.AppendAnswer(remoting.NewResponse(remoting.ServiceNotAvailable, remarkNotStored))
+		pend := p.reply.pending
 		p.release()
+		r.passOn(req, pend)
 	}
 }
 
@@ -182,8 +183,8 @@ func (r *Replica) sendSlowly(req *remoting.Command, pend *remoting.Pending) {
 	}
 	p.reply.pending = *pend
 	if !r.propose(p) {
-		pend.Answer(remoting.NewResponse(remoting.ServiceNotAvailable, remarkNotStored))
 		p.release()
+		r.forwardPending(req, pend)
 	}
 }
 

@@ -72,7 +72,7 @@ func TestDevKeepsItsPromises(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Terminate(ctx, "n2"); err != nil {
+	if err := c.Interrupt(ctx, "n2"); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Restart(ctx, "n2"); err != nil {

@@ -284,7 +284,7 @@ func (d *devProcesses) end(members []devMember, pids map[string]int) error {
 		}
 		return false
 	}
-	signal(syscall.SIGTERM)
+	signal(syscall.SIGINT)  // SIGTERM would let each one hand over to the next one to end
 	signal(syscall.SIGCONT) // a paused one cannot end
 	if gone(10 * time.Second) {
 		return nil
@@ -295,7 +295,7 @@ func (d *devProcesses) end(members []devMember, pids map[string]int) error {
 	}
 	signal(syscall.SIGKILL)
 	gone(5 * time.Second)
-	return fmt.Errorf("%s did not end within 10 s of SIGTERM and had to be killed", strings.Join(names, ", "))
+	return fmt.Errorf("%s did not end within 10 s of SIGINT and had to be killed", strings.Join(names, ", "))
 }
 
 // lastLine returns the last line of a file, for the report of a member that did not start.

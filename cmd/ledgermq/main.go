@@ -27,12 +27,26 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() { // ends with the process; after the first signal the second one has its default effect: it ends us at once
-		<-ctx.Done()
-		stop()
+		s := <-signals
+		signal.Stop(signals)
+		cancel(&signalError{s})
 	}()
 	os.Exit(run(ctx, os.Args, streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
+}
+
+// signalError is the cause of the end of a command's context.
+type signalError struct{ signal os.Signal }
+
+func (e *signalError) Error() string { return e.signal.String() }
+
+// terminated tells whether ctx was ended by SIGTERM, on which a broker hands over. Ctrl-C ends it at once.
+func terminated(ctx context.Context) bool {
+	var s *signalError
+	return errors.As(context.Cause(ctx), &s) && s.signal == syscall.SIGTERM
 }
 
 // streams are the three ends that a command may use. Results go to out, what is said about them to err.

@@ -27,8 +27,9 @@ type part struct {
 	address   string // that others dial, of a controller
 	ready     func() error
 	close     func() error
-	failed    <-chan struct{} // closed when it cannot go on; nil: it never says so
-	err       func() error    // why, after failed is closed
+	drain     func(ctx context.Context, forward time.Duration) // before close, while everything serves; nil: nothing to do
+	failed    <-chan struct{}                                  // closed when it cannot go on; nil: it never says so
+	err       func() error                                     // why, after failed is closed
 	collector prometheus.Collector
 	labels    prometheus.Labels // tell this part from others of its kind in one process
 }
@@ -207,7 +208,7 @@ func (f brokerConfig) open(prefix string, s security, log zerolog.Logger) (*part
 	}
 	node.Start()
 	return &part{
-		name: "broker " + f.ID, ready: func() error { return typedReady(node.Ready()) }, close: node.Close,
+		name: "broker " + f.ID, ready: func() error { return typedReady(node.Ready()) }, close: node.Close, drain: node.Drain,
 		failed: node.Failed(), err: node.Err,
 		collector: node, labels: prometheus.Labels{"node": f.ID},
 	}, nil

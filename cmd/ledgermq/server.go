@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -73,6 +74,7 @@ func brokerFlags(prefix string) []cli.Flag {
 		&cli.StringFlag{Name: prefix + "flush", Value: "sync", Usage: "when a replica acknowledges: sync, after the disk has it"},
 		&cli.BoolFlag{Name: prefix + "auto-create-topic", Value: true, Usage: "a first send creates its topic"},
 		&cli.BoolFlag{Name: prefix + "auto-create-group", Value: true, Usage: "a first heartbeat creates its consumer group"},
+		&cli.DurationFlag{Name: prefix + "drain", Value: 35 * time.Second, Usage: "how long SIGTERM lets requests be forwarded to new masters; stock clients look every 30 s"},
 		&cli.DurationFlag{Name: prefix + "retention-age", Value: 72 * time.Hour, Usage: "how long messages are kept at least; negative: for ever"},
 		&cli.Int64Flag{Name: prefix + "retention-bytes", Usage: "size of a group's log above which old segments are given up, in `BYTES`; 0: no bound"},
 	}
@@ -159,7 +161,7 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 	if err != nil {
 		return err
 	}
-	shared, opened := len(roles) > 1, false
+	shared, opened, drain := len(roles) > 1, false, time.Duration(0)
 	data := c.String("data")
 	if data == "" && (slices.Contains(roles, "controller") || slices.Contains(roles, "broker")) {
 		return usagef("no data folder: give one with --data")
@@ -227,6 +229,9 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 			if err := checkBroker(pre, f, c.String(pre+"flush")); err != nil {
 				return err
 			}
+			if drain = c.Duration(pre + "drain"); drain < 0 {
+				return usagef("--%sdrain %v is negative", pre, drain)
+			}
 			next, err = f.open(pre, s, log)
 		}
 		if err != nil {
@@ -236,7 +241,12 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 	}
 	opened = true
 	log.Info().Strs("roles", roles).Int("pid", os.Getpid()).Msg("started")
-	err = errors.Join(p.wait(c.Context, c.String("while-locked")), p.close())
+	err = p.wait(c.Context, c.String("while-locked"))
+	if err == nil && terminated(c.Context) {
+		log.Info().Msg("SIGTERM: handing over; a second signal ends this process at once")
+		err = p.drain(drain, c.String("while-locked"))
+	}
+	err = errors.Join(err, p.close())
 	if err == nil {
 		log.Info().Strs("roles", roles).Msg("stopped")
 	}
@@ -281,6 +291,7 @@ type process struct {
 	parts    []*part
 	observer *observer
 	serving  atomic.Pointer[[]*part] // what ready looks at; nil while opening
+	draining bool                    // set before wait is called again
 	closed   bool
 }
 
@@ -330,6 +341,9 @@ func (p *process) wait(ctx context.Context, file string) error {
 	began, told := time.Now(), false
 	look := time.NewTicker(100 * time.Millisecond)
 	defer look.Stop()
+	if p.draining {
+		look.Stop()
+	}
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	failed := make(chan *part)
@@ -371,6 +385,26 @@ func (p *process) wait(ctx context.Context, file string) error {
 			}
 		}
 	}
+}
+
+// drain lets the parts hand over what they lead while all of them still serve. It ends early like wait.
+func (p *process) drain(forward time.Duration, file string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	drained, end := context.WithCancel(ctx)
+	p.draining = true
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer cancel()
+	tasks.Go(func() {
+		defer end()
+		for _, part := range p.parts {
+			if part.drain != nil {
+				part.drain(ctx, forward)
+			}
+		}
+	})
+	return p.wait(drained, file)
 }
 
 // unmakeFolder returns what removes dir, and its parents that are not there now, as far as they are empty: a start that was

@@ -96,9 +96,23 @@ func (c *Cluster) Kill(ctx context.Context, id string) error {
 	return c.end(ctx, id, syscall.SIGKILL)
 }
 
-// Terminate ends a member with SIGTERM, the clean stop, and waits like Kill.
-func (c *Cluster) Terminate(ctx context.Context, id string) error {
-	return c.end(ctx, id, syscall.SIGTERM)
+// Interrupt ends a member with SIGINT, the clean stop without a hand-over, and waits like Kill.
+func (c *Cluster) Interrupt(ctx context.Context, id string) error {
+	return c.end(ctx, id, syscall.SIGINT)
+}
+
+// Terminate sends SIGTERM to a member, which then hands over and forwards for a while. It does not wait; Ended does.
+func (c *Cluster) Terminate(id string) error {
+	_, err := c.signal(id, syscall.SIGTERM)
+	return err
+}
+
+// Ended waits until the member is gone and cluster.json says so.
+func (c *Cluster) Ended(ctx context.Context, id string) error {
+	return Poll(ctx, "the end of "+id, func() (bool, error) {
+		m, err := c.Member(id)
+		return err == nil && !m.Running && !c.owns(m), err
+	})
 }
 
 func (c *Cluster) end(ctx context.Context, id string, sig syscall.Signal) error {
