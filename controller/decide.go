@@ -145,9 +145,11 @@ func (g *groupEntry) best(v *groupView, set voterSet) ids.ReplicaID {
 func (g *groupEntry) decideInactive(v *groupView) decision {
 	current := g.voters()
 	d := decision{}
-	if v.electable(current) {
+	switch {
+	case g.elected(v, current): // the master's report is on its way: another campaign would depose it
+	case v.electable(current):
 		d.campaign = g.best(v, current)
-	} else {
+	default:
 		d.stuck = g.waits(v, current)
 	}
 	if v.newest < min(activeAfter<<min(v.failures, maxDoublings), maxActive) {
@@ -164,6 +166,14 @@ func (g *groupEntry) decideInactive(v *groupView) decision {
 		}
 	}
 	return d
+}
+
+// elected tells whether a voter has an entry of the newest epoch and hears the master that made it.
+func (g *groupEntry) elected(v *groupView, current voterSet) bool {
+	return slices.ContainsFunc(current, func(id ids.ReplicaID) bool {
+		r := v.replicas[id]
+		return v.fresh(id) && r.epoch == g.Epoch && r.lastTerm.Epoch() == g.Epoch && r.masterSilent < goneAfter && !r.masterClosed
+	})
 }
 
 // decideMembers keeps the set of a group with a master.
@@ -297,8 +307,8 @@ func (g *groupEntry) bestLearner(v *groupView, current voterSet) (best ids.Repli
 // hears no master, or no voter is there to ask; or it is there and says itself that it does not lead.
 func (g *groupEntry) masterGone(v *groupView) bool {
 	m, known := v.replicas[g.Master.Replica]
-	if !known {
-		return true
+	if !known { // it never had one, or its report is on its way
+		return !g.elected(v, g.voters())
 	}
 	if m.heard && m.silent < freshWithin {
 		// It is there, and does not lead. A voter that hears another master knows better.

@@ -199,8 +199,13 @@ func TestChainsOverlapTwin(t *testing.T) {
 	for first := uint(1); first < 16; first++ {
 		g := &groupEntry{Name: "g", Epoch: 1, Active: 1, MinISR: 1, Since: []voterSet{setOf(first)}}
 		for i := range 4 {
-			g.Replicas = append(g.Replicas, replicaEntry{ID: ids.ReplicaID(i + 1), Incarnation: hexOf(1)})
+			g.Replicas = append(g.Replicas, replicaEntry{ID: ids.ReplicaID(i + 1), Slot: ids.Slot(i + 1), Node: ids.NodeID(fmt.Sprintf("n%d", i+1)), Incarnation: hexOf(1)})
 		}
+		record := raftlog.EpochRecord{Cluster: ids.ClusterID(hexOf(1)), Group: ids.GroupID(hexOf(1)), Epoch: 1, A: 1, MinISR: 1, SegmentSize: ids.MinTestSegmentSize}
+		for _, id := range setOf(first) {
+			record.Voters = append(record.Voters, raftlog.Member{ID: id, Slot: ids.Slot(id), Node: g.replica(id).Node, Incarnation: ids.Incarnation(hexOf(1))})
+		}
+		g.Record = record.Encode()
 		var walk func(chain []uint)
 		walk = func(chain []uint) {
 			for next := uint(1); next < 16; next++ {
@@ -452,6 +457,14 @@ func TestDecideInactive(t *testing.T) {
 	st.v.newest = 600 * time.Millisecond
 	st.want(decision{voters: voterSet{1, 2}, campaign: 1, givenUp: true})
 	st.v.failures = 1
+	st.want(decision{campaign: 1})
+	// A voter has what a master of this epoch wrote, and hears it: its report is on its way.
+	v := st.v.replicas[1]
+	v.epoch, v.lastTerm = 2, ids.MakeTerm(2, 1)
+	st.v.replicas[1] = v
+	st.want(decision{})
+	v.masterSilent = time.Second
+	st.v.replicas[1] = v
 	st.want(decision{campaign: 1})
 	st.v.newest, st.v.failures = time.Minute, 100
 	st.want(decision{voters: voterSet{1, 2}, campaign: 1, givenUp: true})
