@@ -6,12 +6,12 @@ CRASHES ?= 300
 FUZZTIME ?= 10s
 ARGS ?=
 
-.PHONY: help build run test race lint sim crash fuzz java bench clean
+.PHONY: help build run test race lint sim sim-mutants crash fuzz java bench clean
 
 help: ## show this help
 	@echo 'LedgerMQ: a replicated message broker for the clients of Apache RocketMQ.'
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo 'Start here: make run. Then README.md, and ARCHITECTURE.md for the way of one message through the folders.'
 
@@ -30,8 +30,11 @@ race: ## run the tests of the packages that share memory under the race detector
 lint: ## gofmt, go vet, staticcheck
 	tests/ci/lint
 
-sim: ## simulate whole groups on a virtual clock, network and disk (SEEDS=100 FIRST=1)
-	go test ./sim -count=1 -run TestSeeds -timeout 30m -args -seeds=$(SEEDS) -first=$(FIRST)
+sim: ## simulate groups and controllers on a virtual clock, network and disk (SEEDS=100 FIRST=1)
+	go test ./sim -count=1 -v -run TestSeeds -timeout 60m -args -seeds=$(SEEDS) -first=$(FIRST) -quiet
+
+sim-mutants: ## break each rule of membership, and print the table of what notices
+	go test ./sim -count=1 -v -run 'TestMutants|TestRuleMutants' -timeout 60m -args -rules
 
 crash: ## crash the commit log again and again (CRASHES=300)
 	tests/ci/crash $(CRASHES)

@@ -13,17 +13,19 @@ import (
 // Checker judges a world. It demands, at each step:
 //
 //  1. one value per index: all replicas apply the same frame at the same place;
-//  2. one master per term;
+//  2. one master per term, which votes in its epoch;
 //  3. an acknowledged entry is durable on K voters of the master's epoch, in the same term;
 //  4. a vote, an acknowledgement and the first word in an epoch leave only when what they depend on is durable;
 //  5. an operation told "not stored" is applied nowhere, and each operation is told one outcome;
 //  6. a confirmed read index is not below anything that was acknowledged before the question;
 //  7. the invariants of Replica.Check hold after each turn;
 //  8. no replica parks but for the disk errors that were injected, and every log opens again after a crash;
+//  9. an epoch is issued and noted as active by the rules, which are written here once more (rules.go);
 //
 // and at the end that every acknowledged operation is in the log of every member, and that the logs are equal byte by byte.
 type Checker struct {
-	Err error // the first fault
+	Err  error // the first fault
+	Rule error // the first breach of 9, which does not end a run: what comes of it is a fault too
 
 	values   map[ids.Index]Entry
 	masters  map[ids.Term]ids.ReplicaID
@@ -75,6 +77,9 @@ func (c *Checker) master(n *Node, term ids.Term) {
 		c.Masters++
 	}
 	c.masters[term] = n.ID
+	if !n.Replica.Record().IsVoter(n.ID) {
+		c.fail("replica %d is master in term %s and does not vote in its epoch", n.ID, term)
+	}
 }
 
 // leaves demands that what a message depends on is durable at its sender.

@@ -1,16 +1,22 @@
-// Package sim runs real replicas on a virtual clock, network and disk.
+// Package sim runs real replicas and the real decisions of the controllers on a virtual clock, network and disk.
 //
 // A World is a group of replicas: raftlog's step function and Writer over real commit logs on file systems in memory. Nothing
-// in it runs by itself. A script (the stories in raftlog's tests) or the random schedule of Run decides what happens next:
+// in it runs by itself. A script (the stories in raftlog's tests), a Story or the random schedule of Run decides what happens next:
 // which message arrives, twice, late or never, when a write reaches the disk, which node loses its power in the middle of it.
 //
+// Around a World stand the controllers: the product's State, to which commands are applied, and the product's Leader, which
+// decides from heartbeats. What is simulated is their log and the way to them: calls that are late or lost, a leader that is
+// away, one that is new and knows nothing. One agent for each node sends heartbeats and does what the answers want. In some seeds
+// an adversary also issues epochs, any that the State lets through, and hands records out at random; in others it is alone.
+//
 // Run draws everything from one seed: the same seed gives the same trace. It has two phases. In the first, faults happen and
-// every step is judged for safety (checker.go has the list). In the second, the faults stop and the group must elect, accept
-// and catch up within a bounded time.
+// every step is judged for safety (checker.go has the list). In the second, the faults stop and the group must be well within a
+// bounded time, without a hand: as many voters as its mode has, one master, everything acknowledged on all replicas.
 //
 //	seed ─▶ Params ─▶ events (time, order) ─▶ World ─▶ Checker
-//	                        ▲                  │
-//	                        └── messages, writes, ticks
+//	                     ▲      ▲               │ status
+//	                     │      └── messages, writes, ticks
+//	                     └── agents ◀──▶ controllers: State, Leader
 //
 // # Guarantees
 //
@@ -19,6 +25,7 @@
 //
 // # Where to read first
 //
-// world.go for the machines, schedule.go for the events and faults.go for what goes wrong, checker.go for what is demanded, mutants.go for the rules that are
-// broken on purpose to see that the checker notices.
+// world.go for the machines, schedule.go for the events, controllers.go and agent.go for who belongs to the group, faults.go for
+// what goes wrong, checker.go and rules.go for what is demanded, heal.go for the second phase, stories.go for what random seeds
+// meet too rarely. mutants.go and mutants_test.go break rules on purpose to see that somebody notices.
 package sim

@@ -3,8 +3,8 @@ package sim
 import (
 	"slices"
 
+	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/internal/ids"
-	"github.com/ledgermq/ledgermq/raftlog"
 )
 
 // fault is one step of what may go wrong.
@@ -31,13 +31,25 @@ func (s *schedule) fault() {
 		n.failSync = true
 		s.w.Check.mayPark[n.ID] = true
 	}
-	if s.chance(s.p.Epoch) {
+	if s.chance(s.p.Reset) && n.Up {
+		s.disconnect(n)
+	}
+	if s.chance(s.p.Pause) && n.Up {
+		s.pause(n)
+	}
+	if s.chance(s.p.Controller) {
+		s.controllerFault()
+	}
+	if s.p.Adversary && s.chance(s.p.Epoch) {
 		s.issue()
 	}
-	if s.chance(0.3) && n.Up {
+	if s.p.Informs && s.chance(s.p.Inform) && n.Up {
 		s.inform(n)
 	}
-	if s.chance(s.p.Campaign) && n.Up {
+	if s.pausedFor(n) > 0 {
+		return
+	}
+	if s.p.Adversary && s.chance(s.p.Campaign) && n.Up {
 		s.w.Tracef("n%d is told to campaign", n.ID)
 		n.Campaign()
 	}
@@ -116,67 +128,94 @@ func (s *schedule) partition() {
 	s.w.Tracef("n%d is cut off in some directions", a)
 }
 
-// issue makes the next epoch: one voter is added, removed or replaced, and every majority of it meets every majority of each
-// epoch from the last active one on.
+// controllerFault takes the controllers' leader away for a while, lets another one lead, or cuts a node off from them.
+func (s *schedule) controllerFault() {
+	c := s.c
+	switch {
+	case c.lead == nil:
+		c.elect()
+	case s.chance(0.4):
+		c.elect()
+	case s.chance(0.5):
+		c.stop()
+		s.after(s.between(50_000, 4_000_000), func() {
+			if c.lead == nil {
+				c.elect()
+			}
+		})
+	default:
+		n := s.w.Nodes[s.r.IntN(len(s.w.Nodes))]
+		s.silent[n.ID] = !s.silent[n.ID]
+		s.w.Tracef("n%d is cut off from the controllers: %t", n.ID, s.silent[n.ID])
+	}
+}
+
+// issue is the adversary: it wants any voters, mostly ones that are near those of a recent epoch. The controllers' rules have the
+// last word.
 func (s *schedule) issue() {
-	cur := s.hist[len(s.hist)-1].rec
+	c := s.c
+	list := c.records[max(0, len(c.records)-3):]
+	base := idsOf(list[s.r.IntN(len(list))].Voters)
 	var voters []ids.ReplicaID
-	for _, m := range cur.Voters {
-		voters = append(voters, m.ID)
-	}
-	var others []ids.ReplicaID
-	for _, n := range s.w.Nodes {
-		if !slices.Contains(voters, n.ID) {
-			others = append(others, n.ID)
+	changes := 1 + s.r.IntN(2)
+	wild := s.chance(0.2)
+	for _, k := range s.r.Perm(len(s.w.Nodes)) {
+		id := s.w.Nodes[k].ID
+		in := slices.Contains(base, id)
+		if wild && s.chance(0.5) || !wild && changes > 0 && s.chance(0.5) {
+			in = !in
+			changes--
+		}
+		if in {
+			voters = append(voters, id)
 		}
 	}
-	if len(voters) > 1 && s.chance(0.5) {
-		k := s.r.IntN(len(voters))
-		voters = slices.Delete(voters, k, k+1)
-	}
-	if len(others) > 0 && s.chance(0.5) {
-		voters = append(voters, others[s.r.IntN(len(others))])
-	}
-	for i := len(s.hist) - 1; i >= 0; i-- {
-		if !Overlap(voters, s.hist[i].rec) {
-			return
+	slices.Sort(voters)
+	cmd := controller.NewEpoch(s.w.Group, c.newest().Epoch, voters, "an adversary")
+	s.after(s.between(s.p.ApplyMin, s.p.ApplyMax), func() {
+		if !s.calm {
+			_ = c.apply(cmd) // most are refused
 		}
-		if s.hist[i].active {
-			break
-		}
-	}
-	var learners []ids.ReplicaID
-	for _, n := range s.w.Nodes {
-		if !slices.Contains(voters, n.ID) && s.chance(0.8) {
-			learners = append(learners, n.ID)
-		}
-	}
-	rec := s.w.Record(cur.Epoch+1, s.p.A, 1, voters, learners)
-	s.hist = append(s.hist, issued{rec: rec})
-	s.epochs++
-	s.w.Tracef("epoch %d: voters %v learners %v", rec.Epoch, voters, learners)
-	if n := s.w.Nodes[s.r.IntN(len(s.w.Nodes))]; n.Up {
-		s.inform(n)
-	}
+	})
 }
 
-// Overlap tells whether every majority of voters meets every majority of the voters of rec.
-func Overlap(voters []ids.ReplicaID, rec raftlog.EpochRecord) bool {
-	common := 0
-	for _, id := range voters {
-		if rec.IsVoter(id) {
-			common++
-		}
-	}
-	na, nb := len(voters), len(rec.Voters)
-	needA, needB := max(0, na/2+1-(na-common)), max(0, nb/2+1-(nb-common))
-	return needA+needB > common
-}
-
-// inform gives n the newest record.
+// inform gives a record to a replica, mostly the newest.
 func (s *schedule) inform(n *Node) {
-	rec := s.hist[len(s.hist)-1].rec
-	if err := n.Adopt(rec); err != nil && n.Replica.Parked() == nil {
-		s.fail("replica %d refuses the record of epoch %d: %v", n.ID, rec.Epoch, err)
+	c := s.c
+	k := len(c.records) - 1
+	if s.chance(0.2) {
+		k = s.r.IntN(len(c.records))
+	}
+	s.adopt(n, c.records[k])
+}
+
+// pause stops a process for a while, as a signal or a busy machine does.
+func (s *schedule) pause(n *Node) {
+	d := s.between(10_000, 2_500_000)
+	s.paused[n.ID] = s.w.Now + d
+	s.w.Tracef("n%d is paused for %d ms", n.ID, d/1000)
+}
+
+// pausedFor is how long the process of n does nothing yet.
+func (s *schedule) pausedFor(n *Node) int64 { return max(0, s.paused[n.ID]-s.w.Now) }
+
+// disconnect closes the connections of n with the other nodes, on their side.
+func (s *schedule) disconnect(n *Node) {
+	for _, other := range s.w.Nodes {
+		if other == n || s.cut[[2]ids.ReplicaID{n.ID, other.ID}] || s.cut[[2]ids.ReplicaID{other.ID, n.ID}] {
+			continue
+		}
+		life := other.Log
+		var closed func()
+		closed = func() {
+			if d := s.pausedFor(other); d > 0 {
+				s.after(d, closed)
+			} else if other.Up && other.Log == life {
+				s.w.Tracef("n%d loses its connection to n%d", other.ID, n.ID)
+				other.PeerDown(n)
+				s.settleDisk(other)
+			}
+		}
+		s.after(s.between(s.p.DelayMin, s.p.DelayMax), closed)
 	}
 }

@@ -157,6 +157,9 @@ func (m *Machine) Role(r raftlog.Role) {
 	m.role = r
 	m.master = r.Kind == raftlog.RoleMaster
 	m.n.w.Tracef("n%d is %s in term %s, master %d", m.n.ID, r.Kind, r.Term, r.Master)
+	if m.n.w.Role != nil {
+		m.n.w.Role(m.n)
+	}
 	if m.master {
 		m.n.w.Check.master(m.n, r.Term)
 		return

@@ -4,17 +4,24 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/raftlog"
 )
 
 // Params are what a seed draws first. Times are in virtual microseconds, rates are chances per event or per fault step.
 type Params struct {
-	Seed     uint64
-	Replicas int
-	A        uint8
+	Seed      uint64
+	A, M      int // the mode
+	MinISR    int
+	Decides   bool // the controllers decide as the product's do
+	Adversary bool // epochs are issued at random, whatever the controllers let through
+	Informs   bool // records are handed out at random, old ones too
 
-	Safety   int64 // length of the phase with faults
-	Liveness int64 // bound of the phase without
+	Safety int64 // length of the phase with faults
+	Fresh  bool  // the controllers begin the phase without faults with a new leader
+
+	ApplyMin, ApplyMax int64   // how long a controllers' proposal takes
+	CallLoss           float64 // chance that a request to the controllers, or its answer, is lost
 
 	DelayMin, DelayMax int64
 	Ordered            bool // messages of one direction do not overtake each other, as on a connection
@@ -25,8 +32,12 @@ type Params struct {
 	Fault      int64   // a fault step comes so often
 	Crash      float64 // chances of each fault in one step
 	Partition  float64
+	Reset      float64 // of a connection
+	Pause      float64 // of a process
 	FailSync   float64
-	Epoch      float64
+	Controller float64 // the controllers' leader goes, or a node cannot reach them
+	Epoch      float64 // of an adversary
+	Inform     float64
 	Campaign   float64
 	Checkpoint float64
 	Transfer   float64
@@ -40,16 +51,20 @@ type Params struct {
 func draw(seed uint64) Params {
 	r := rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15))
 	pick := func(list ...float64) float64 { return list[r.IntN(len(list))] }
+	mode := [][2]int{{2, 2}, {2, 3}, {3, 3}, {2, 4}, {2, 2}, {2, 3}, {3, 3}, {2, 4}, {1, 2}}[r.IntN(9)]
+	kind := r.IntN(4) // two of four: the product alone, then an adversary alone, then both
 	p := Params{
-		Seed: seed, Replicas: 3, A: uint8(1 + r.IntN(3)),
-		Safety: 12e6, Liveness: 20e6,
+		Seed: seed, A: mode[0], M: mode[1], MinISR: 1 + r.IntN(controller.Voters(mode[0], mode[1])),
+		Decides: kind != 2, Adversary: kind >= 2, Informs: kind >= 2,
+		Safety: int64(pick(8e6, 20e6)), Fresh: r.IntN(2) == 0,
+		ApplyMin: 500, ApplyMax: int64(pick(3_000, 30_000, 600_000)), CallLoss: pick(0, 0.02, 0.2),
 		DelayMin: 100, DelayMax: int64(pick(500, 5_000, 40_000)),
 		Ordered: r.IntN(2) == 0,
 		Loss:    pick(0, 0.01, 0.1), Duplicate: pick(0, 0.02, 0.1),
 		DiskMin: 150, DiskMax: int64(pick(500, 5_000, 20_000)), DiskStall: pick(0, 0.005, 0.03),
 		Fault: 50_000,
-		Crash: pick(0, 0.01, 0.05), Partition: pick(0, 0.02, 0.06), FailSync: pick(0, 0, 0.005, 0.02),
-		Epoch: pick(0, 0.01, 0.04), Campaign: pick(0, 0.01, 0.04), Checkpoint: 0.05,
+		Crash: pick(0, 0.01, 0.05), Partition: pick(0, 0.02, 0.06), Reset: pick(0, 0.02), Pause: pick(0, 0, 0.02), FailSync: pick(0, 0, 0.005, 0.02),
+		Controller: pick(0, 0.01, 0.05), Epoch: pick(0.02, 0.1, 0.3), Inform: pick(0, 0.05, 0.3), Campaign: pick(0, 0.01, 0.04), Checkpoint: 0.05,
 		Inflight: 1 + r.IntN(4), MaxOp: int(pick(40, 400, 5_000)), OpEvery: int64(pick(5_000, 20_000)),
 	}
 	p.Limits = raftlog.Limits{Message: int64(pick(1_000, 20_000, 1<<20)), Inflight: int64(pick(2_000, 30_000, 8<<20)),

@@ -18,40 +18,54 @@ type Result struct {
 	Params                                                 Params
 	Trace                                                  uint64 // hash of the trace
 	Events, Ops, Acked, Unknown, NotStored, Reads, Masters int
-	Crashes, Epochs                                        int
+	Crashes, Epochs, Leaders                               int
+	Healed                                                 int64 // microseconds from the end of the faults to full health
 	Entries                                                ids.Index
 	Virtual                                                int64 // microseconds
 	Err                                                    error
+	Rule                                                   error // the first epoch that the rules do not allow; Err is what came of it, or this
 }
 
 // Options of Run.
 type Options struct {
-	Mutant Mutant
-	Trace  io.Writer // gets each line of the trace, nil: nobody
+	Mutant  Mutant
+	Trace   io.Writer // gets each line of the trace, nil: nobody
+	Recover bool      // a panic is a fault like others
 }
 
 // Run runs one seed. It puts a source with the seed in the place of crypto/rand.Reader while it runs.
-func Run(seed uint64, o Options) (res Result) {
+func Run(seed uint64, o Options) Result { return play(draw(seed), o, (*schedule).run) }
+
+// play lets do drive a world, judges it, and returns what came of it.
+func play(p Params, o Options, do func(*schedule)) (res Result) {
 	old := crand.Reader
+	seed := p.Seed
 	src := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), byte(seed >> 16), byte(seed >> 24), byte(seed >> 32), 1})
 	crand.Reader = src
 	defer func() { crand.Reader = old }()
 
-	s := &schedule{p: draw(seed), r: rand.New(rand.NewPCG(seed, 1)), w: NewWorld(), cut: make(map[[2]ids.ReplicaID]bool), arrival: make(map[[2]ids.ReplicaID]int64)}
-	s.w.mutant, s.w.trace = o.Mutant, o.Trace
+	s := newSchedule(p, o)
 	defer func() {
 		res = s.result()
 		if e := recover(); e != nil {
-			if res.Err == nil {
+			if res.Err == nil || res.Err == res.Rule {
 				res.Err = fmt.Errorf("panic: %v", e)
 			}
-			if o.Mutant == NoMutant {
+			if o.Mutant == NoMutant && !o.Recover {
 				panic(fmt.Sprintf("seed %d: %v", seed, e))
 			}
 		}
 	}()
-	s.run()
+	do(s)
 	return s.result()
+}
+
+func newSchedule(p Params, o Options) *schedule {
+	s := &schedule{p: p, r: rand.New(rand.NewPCG(p.Seed, 1)), w: NewWorld(), cut: make(map[[2]ids.ReplicaID]bool), arrival: make(map[[2]ids.ReplicaID]int64),
+		stride: 64, disk: make(map[ids.ReplicaID]bool), silent: make(map[ids.ReplicaID]bool), paused: make(map[ids.ReplicaID]int64)}
+	s.w.mutant, s.w.trace = o.Mutant, o.Trace
+	s.c = newControllers(s)
+	return s
 }
 
 // schedule is the random driver of one world.
@@ -62,22 +76,21 @@ type schedule struct {
 	queue  events
 	seq    int
 	events int
+	stride int // events between two looks at whether something is done
 
 	cut     map[[2]ids.ReplicaID]bool  // one-way: from, to
+	drop    func(peer.Envelope) bool   // of a story: what is lost
 	arrival map[[2]ids.ReplicaID]int64 // when the last message of this direction arrives
 	calm    bool                       // the second phase
+	ended   bool                       // its end: no client sends
 	begun   int                        // operations before the second phase
-	hist    []issued
+	c       *controllers
 	ops     []*Op
 	crashes int
-	epochs  int
-	disk    map[ids.ReplicaID]bool // a disk event is due
-}
-
-// issued is one record of the controller.
-type issued struct {
-	rec    raftlog.EpochRecord
-	active bool
+	healed  int64
+	disk    map[ids.ReplicaID]bool  // a disk event is due
+	silent  map[ids.ReplicaID]bool  // its node cannot reach the controllers
+	paused  map[ids.ReplicaID]int64 // until when its process does nothing
 }
 
 type event struct {
@@ -119,38 +132,48 @@ func (s *schedule) fail(format string, args ...any) { s.w.Check.fail(format, arg
 
 // run is the whole life of a seed.
 func (s *schedule) run() {
+	s.begin()
+	s.after(1_000, s.client)
+	s.after(s.p.Fault, s.fault)
+	s.until(s.p.Safety, func() bool { return false })
+	if s.w.Check.Err == nil {
+		s.heal()
+	}
+}
+
+// begin makes the group and starts its nodes and their agents.
+func (s *schedule) begin() {
 	w := s.w
-	s.disk = make(map[ids.ReplicaID]bool)
 	w.Sent = s.sent
 	w.Config = func(c *raftlog.Config) {
 		c.MaxInflightFrames, c.Limits = s.p.Inflight, s.p.Limits
 		c.Limits.Inbox = 1 << 20
 	}
 	w.Tracef("%s", s.p)
-	var all []ids.ReplicaID
-	for i := range s.p.Replicas {
-		id := ids.ReplicaID(i + 1)
-		if _, err := w.AddNode(id); err != nil {
-			s.fail("create replica %d: %v", id, err)
+	for i := range s.p.M {
+		if _, err := w.AddNode(ids.ReplicaID(i + 1)); err != nil {
+			s.fail("create replica %d: %v", i+1, err)
 			return
 		}
-		all = append(all, id)
 	}
-	voters := all
-	if s.chance(0.3) {
-		voters = all[:2]
+	s.c.found(s.p.A, s.p.M, s.p.MinISR)
+	s.c.decide = s.p.Decides
+	if w.Check.Err != nil {
+		return
 	}
-	first := w.Record(1, s.p.A, 1, voters, all[len(voters):])
-	s.hist = []issued{{first, true}}
+	agents := make(map[*Node]*agent)
+	for _, n := range w.Nodes {
+		agents[n] = &agent{s: s, n: n}
+	}
+	w.Role = func(n *Node) {
+		if n.Machine.master {
+			s.after(100, agents[n].hurry)
+		}
+	}
 	for _, n := range w.Nodes {
 		s.open(n)
 		s.after(s.between(0, 50_000), func() { s.tick(n) })
-	}
-	s.after(1_000, s.client)
-	s.after(s.p.Fault, s.fault)
-	s.until(s.p.Safety, func() bool { return false })
-	if w.Check.Err == nil {
-		s.heal()
+		s.after(s.between(0, 50_000), agents[n].beat)
 	}
 }
 
@@ -162,7 +185,7 @@ func (s *schedule) until(d int64, done func() bool) bool {
 		s.w.Now = e.at
 		s.events++
 		e.do()
-		if s.events%64 == 0 && done() {
+		if s.events%s.stride == 0 && done() {
 			return true
 		}
 	}
@@ -178,8 +201,8 @@ func (s *schedule) open(n *Node) {
 		n.powerAfter = 1 + s.r.IntN(20) // the power goes while it recovers, or soon after
 	}
 	var rec *raftlog.EpochRecord
-	if s.chance(0.3) || len(s.hist) == 1 {
-		rec = &s.hist[len(s.hist)-1].rec
+	if newest := s.c.newest(); newest.Epoch == 1 || s.p.Informs && s.chance(0.3) {
+		rec = &newest
 	}
 	err := n.Open(rec)
 	s.w.Tracef("n%d opens: %v", n.ID, err)
@@ -205,20 +228,29 @@ func (s *schedule) kill(n *Node) {
 	s.w.Tracef("n%d is killed", n.ID)
 	s.crashes++
 	n.Kill()
+	if s.chance(0.9) {
+		s.disconnect(n)
+	}
 	s.reopen(n)
 }
 
 func (s *schedule) reopen(n *Node) {
-	s.after(s.between(10_000, 1_500_000), func() {
+	s.paused[n.ID] = 0
+	d := s.between(10_000, 1_500_000)
+	if s.chance(0.2) {
+		d = s.between(1_500_000, 8_000_000)
+	}
+	s.after(d, func() {
 		if !n.Up {
 			s.open(n)
+			s.disconnect(n) // what is left of connections to the process before
 		}
 	})
 }
 
 func (s *schedule) tick(n *Node) {
 	s.after(s.between(49_000, 51_000), func() { s.tick(n) })
-	if n.Up {
+	if n.Up && s.pausedFor(n) == 0 {
 		n.Tick()
 		s.settleDisk(n)
 	}
@@ -235,14 +267,20 @@ func (s *schedule) settleDisk(n *Node) {
 	}
 	s.disk[n.ID] = true
 	life := n.Log
-	s.after(d, func() {
+	var due func()
+	due = func() {
+		if d := s.pausedFor(n); d > 0 {
+			s.after(d, due)
+			return
+		}
 		s.disk[n.ID] = false
 		if n.Log != life || !n.Up {
 			s.settleDisk(n)
 			return
 		}
 		s.write(n)
-	})
+	}
+	s.after(d, due)
 }
 
 // hold tells whether a turn is due though nothing happens.
@@ -270,11 +308,15 @@ func (s *schedule) write(n *Node) {
 		s.w.Tracef("n%d: %v", n.ID, err)
 	}
 	life := n.Log
-	s.after(s.between(5, 50), func() {
-		if n.Up && n.Log == life && n.Complete() {
+	var told func()
+	told = func() {
+		if d := s.pausedFor(n); d > 0 {
+			s.after(d, told)
+		} else if n.Up && n.Log == life && n.Complete() {
 			s.settleDisk(n)
 		}
-	})
+	}
+	s.after(s.between(5, 50), told)
 	s.settleDisk(n)
 }
 
@@ -282,7 +324,7 @@ func (s *schedule) write(n *Node) {
 func (s *schedule) sent(from *Node, o raftlog.Outgoing) {
 	env := o.Envelope
 	key := [2]ids.ReplicaID{env.From, env.To}
-	if s.cut[key] || !s.calm && s.chance(s.p.Loss) {
+	if s.cut[key] || !s.calm && s.chance(s.p.Loss) || s.drop != nil && s.drop(env) {
 		return
 	}
 	copies := 1
@@ -304,35 +346,29 @@ func (s *schedule) deliver(env peer.Envelope) {
 	if !n.Up || s.cut[[2]ids.ReplicaID{env.From, env.To}] {
 		return
 	}
+	if d := s.pausedFor(n); d > 0 {
+		s.after(d, func() { s.deliver(env) })
+		return
+	}
 	s.w.Tracef("n%d gets %s from n%d term %s index %d entries %d commit %d reject %t", n.ID, env.Msg.GetType(), env.From,
 		ids.Term(env.Msg.GetTerm()), env.Msg.GetIndex(), len(env.Msg.GetEntries()), env.Msg.GetCommit(), env.Msg.GetReject())
 	n.Deliver(env)
 	s.settleDisk(n)
-	s.observe(n)
-}
-
-// observe is the controller's view: a master that has applied an entry of its own epoch activates it.
-func (s *schedule) observe(n *Node) {
-	last := &s.hist[len(s.hist)-1]
-	if !last.active && n.Machine.master && n.Replica.Record().Epoch == last.rec.Epoch && n.Status().Activated {
-		last.active = true
-		s.w.Tracef("epoch %d is active", last.rec.Epoch)
-	}
 }
 
 // client sends operations and reads to whoever says that it is master.
 func (s *schedule) client() {
+	if s.ended {
+		return
+	}
 	every := s.p.OpEvery
 	if s.calm {
 		every *= 10
-		if s.ackedSince() > 0 {
-			return // enough: now all must catch up
-		}
 	}
 	s.after(s.between(every/2, every*3/2), s.client)
 	var masters []*Node
 	for _, n := range s.w.Nodes {
-		if n.Up && n.Machine.master {
+		if n.Up && n.Machine.master && s.pausedFor(n) == 0 {
 			masters = append(masters, n)
 		}
 	}
@@ -340,7 +376,6 @@ func (s *schedule) client() {
 		return
 	}
 	n := masters[s.r.IntN(len(masters))]
-	s.observe(n)
 	if s.chance(0.2) {
 		s.read(n)
 	}
@@ -366,7 +401,10 @@ func (s *schedule) read(n *Node) {
 func (s *schedule) result() Result {
 	c := s.w.Check
 	res := Result{Params: s.p, Trace: s.w.TraceHash(), Events: s.events, Ops: len(s.ops), Reads: c.Reads, Masters: c.Masters,
-		Crashes: s.crashes, Epochs: s.epochs, Virtual: s.w.Now, Err: c.Err}
+		Crashes: s.crashes, Epochs: len(s.c.records), Leaders: s.c.changes, Healed: s.healed, Virtual: s.w.Now, Err: c.Err, Rule: c.Rule}
+	if res.Err == nil {
+		res.Err = c.Rule
+	}
 	for _, op := range s.ops {
 		switch op.State {
 		case Acked:

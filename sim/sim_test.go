@@ -4,6 +4,7 @@ import (
 	"flag"
 	"io"
 	"os"
+	"strings"
 	"testing"
 	"time"
 )
@@ -13,6 +14,9 @@ var (
 	first  = flag.Uint64("first", 1, "the first seed")
 	lines  = flag.Bool("lines", false, "print each line of the trace")
 	mutant = flag.String("mutant", "", "break one rule on purpose")
+	quiet  = flag.Bool("quiet", false, "no line for each seed")
+	rules  = flag.Bool("rules", false, "build and run the mutants of the rules of membership")
+	hunt   = flag.Bool("hunt", false, "find what kills the mutant that this is")
 )
 
 // TestSeeds runs seeds one after the other: crypto/rand is one for the whole process.
@@ -28,35 +32,45 @@ func TestSeeds(t *testing.T) {
 		if res.Err != nil {
 			t.Fatalf("seed %d, %s\n%v\nat virtual %d ms, trace %016x\nrepeat with: make sim SEEDS=1 FIRST=%d", seed, res.Params, res.Err, res.Virtual/1000, res.Trace, seed)
 		}
-		if testing.Verbose() {
-			t.Logf("seed %d trace %016x events %d entries %d ops %d acked %d unknown %d not stored %d reads %d masters %d crashes %d epochs %d virtual %d ms",
-				seed, res.Trace, res.Events, res.Entries, res.Ops, res.Acked, res.Unknown, res.NotStored, res.Reads, res.Masters, res.Crashes, res.Epochs, res.Virtual/1000)
+		if testing.Verbose() && !*quiet {
+			t.Logf("seed %d mode %d-%d trace %016x events %d entries %d ops %d acked %d unknown %d not stored %d reads %d masters %d crashes %d epochs %d leaders %d healed %d virtual %d ms",
+				seed, res.Params.A, res.Params.M, res.Trace, res.Events, res.Entries, res.Ops, res.Acked, res.Unknown, res.NotStored, res.Reads, res.Masters, res.Crashes, res.Epochs, res.Leaders, res.Healed/1000, res.Virtual/1000)
 		}
 		sum.Events += res.Events
 		sum.Acked += res.Acked
 		sum.Masters += res.Masters
 		sum.Crashes += res.Crashes
 		sum.Epochs += res.Epochs
+		sum.Leaders += res.Leaders
 		sum.Reads += res.Reads
+		sum.Virtual += res.Virtual
+		sum.Healed = max(sum.Healed, res.Healed)
 	}
-	t.Logf("%d seeds in %v: %d events, %d operations acknowledged, %d reads, %d masters, %d crashes, %d epochs", *seeds, time.Since(begun).Round(time.Millisecond),
-		sum.Events, sum.Acked, sum.Reads, sum.Masters, sum.Crashes, sum.Epochs)
+	took := time.Since(begun)
+	t.Logf("%d seeds in %v, %.0f a minute, %.0f s simulated in 1 s: %d events, %d operations acknowledged, %d reads, %d masters, %d crashes, %d epochs, %d leaders of the controllers; well again after %d virtual ms at most",
+		*seeds, took.Round(time.Millisecond), float64(*seeds)/took.Minutes(), float64(sum.Virtual)/1e6/took.Seconds(),
+		sum.Events, sum.Acked, sum.Reads, sum.Masters, sum.Crashes, sum.Epochs, sum.Leaders, sum.Healed/1000)
 	if sum.Acked == 0 {
 		t.Error("nothing was acknowledged")
 	}
 }
 
-// TestMutants breaks one rule at a time and demands that the checker notices within some seeds.
-func TestMutants(t *testing.T) {
-	for _, m := range Mutants {
-		t.Run(string(m), func(t *testing.T) {
-			for seed := uint64(1); seed <= 20; seed++ {
-				if res := Run(seed, Options{Mutant: m}); res.Err != nil {
-					t.Logf("seed %d: %v", seed, res.Err)
-					return
+// storySeeds is how often a story is told, with other delays each time.
+const storySeeds = 3
+
+// TestStories runs the written schedules.
+func TestStories(t *testing.T) {
+	var out io.Writer
+	if *lines {
+		out = os.Stdout
+	}
+	for _, st := range Stories {
+		t.Run(st.Name, func(t *testing.T) {
+			for seed := uint64(1); seed <= storySeeds; seed++ {
+				if res := Tell(st, seed, Options{Trace: out}); res.Err != nil {
+					t.Errorf("seed %d: %v\nat virtual %d ms\nsee it with: go test ./sim -run 'TestStories/%s' -args -lines", seed, res.Err, res.Virtual/1000, strings.ReplaceAll(st.Name, " ", "_"))
 				}
 			}
-			t.Error("not noticed in 20 seeds")
 		})
 	}
 }

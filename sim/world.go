@@ -36,6 +36,8 @@ type World struct {
 
 	// Sent is called with each message that leaves a node.
 	Sent func(from *Node, o raftlog.Outgoing)
+	// Role is called when the role of a node's replica changes.
+	Role func(n *Node)
 	// Config may change the configuration of a replica before it opens.
 	Config func(*raftlog.Config)
 	// Logger gets what the replicas log. Default: nothing.
@@ -343,6 +345,12 @@ func (n *Node) Adopt(rec raftlog.EpochRecord) error {
 	err := n.Replica.Adopt(rec)
 	n.Turn()
 	return err
+}
+
+// PeerDown tells n that its connection to the node of other is gone.
+func (n *Node) PeerDown(other *Node) {
+	n.Replica.PeerDown(other.Name())
+	n.Turn()
 }
 
 // maxQueue bounds the operations that wait to be formed at one node.

@@ -1,0 +1,153 @@
+package sim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestMutants breaks one rule of a replica at a time and demands that the checker notices within some seeds.
+func TestMutants(t *testing.T) {
+	for _, m := range Mutants {
+		t.Run(string(m), func(t *testing.T) {
+			for seed := uint64(1); seed <= 20; seed++ {
+				if res := Run(seed, Options{Mutant: m}); res.Err != nil {
+					t.Logf("seed %d: %v", seed, res.Err)
+					return
+				}
+			}
+			t.Error("not noticed in 20 seeds")
+		})
+	}
+}
+
+// ruleMutants break the rules of membership, one at a time, where they stand: the text old, which must be there once, is replaced
+// and the simulation is built again.
+var ruleMutants = []struct{ name, file, old, new string }{
+	{"overlap is not checked", "controller/membership.go",
+		"if !overlaps(next, old) {", "if false && !overlaps(next, old) {"},
+	{"overlap is checked with the last active epoch only", "controller/membership.go",
+		"for _, old := range g.Since {\n\t\tif", "for _, old := range g.Since[:1] {\n\t\tif"},
+	{"overlap is not checked for a set of one", "controller/membership.go",
+		"if !overlaps(next, old) {", "if len(next) > 1 && !overlaps(next, old) {"},
+	{"an epoch counts as active when it is issued", "controller/membership.go",
+		"s.issue(g, c.Voters)\n", "s.issue(g, c.Voters)\n\tg.activate()\n"},
+	{"any master's report activates the newest epoch", "controller/apply.go",
+		"if g.Active < g.Epoch && f.Term.Epoch() == g.Epoch {", "if g.Active < g.Epoch {"},
+	{"a replica is master as soon as it is elected", "controller/leader.go",
+		"case st.Role == raftlog.RoleMaster:", "case st.Master == st.Replica:"},
+	{"two voters change at once", "controller/membership.go",
+		"return added <= 1 && removed <= 1", "return added <= 2 && removed <= 2"},
+	{"the min ISR is not held", "controller/membership.go",
+		"len(next) == 0 || len(next) < g.MinISR", "len(next) == 0"},
+	{"learners vote and count", "raftlog/replica.go",
+		"conf.Learners = append(conf.Learners, uint64(m.ID))", "conf.Voters = append(conf.Voters, uint64(m.ID))"},
+	{"a silent voter stays in the set", "controller/decide.go",
+		"if d := g.replaceVoter(v, current, id, master); d.voters != nil {", "if d := g.replaceVoter(v, current, id, master); false {"},
+	{"a learner never becomes a voter", "controller/decide.go",
+		"if len(current) >= Voters(g.Answers, g.Members) {", "if len(current) >= 1 {"},
+	{"an epoch without a master is never given up", "controller/decide.go",
+		"if v.newest < min(activeAfter<<min(v.failures, maxDoublings), maxActive) {", "if v.newest >= 0 {"},
+	{"nobody is told to campaign", "controller/leader.go",
+		"return w.GetCampaign() && uint64(term) == w.GetCampaignTerm()", "return w.GetCampaign() && term == 0"},
+}
+
+// findings is what kills a mutant.
+type findings struct {
+	Stories []string
+	Seed    uint64 // the first one, 0: none
+	Rule    string // the first breach of a rule, as the checker's twin sees it
+	Harm    string // the first thing that came of it
+}
+
+// huntSeeds is how many seeds a mutant has to survive.
+const huntSeeds = 40
+
+// TestHunt runs in the process of a mutant.
+func TestHunt(t *testing.T) {
+	if !*hunt {
+		t.Skip("it is run by TestRuleMutants")
+	}
+	var f findings
+	note := func(name string, res Result) bool {
+		if res.Rule != nil && f.Rule == "" {
+			f.Rule = name + ": " + res.Rule.Error()
+		}
+		if res.Err != nil && !errors.Is(res.Err, res.Rule) && f.Harm == "" {
+			f.Harm = name + ": " + res.Err.Error()
+		}
+		return res.Err != nil
+	}
+	for _, st := range Stories {
+		if note(st.Name, Tell(st, 1, Options{Recover: true})) {
+			f.Stories = append(f.Stories, st.Name)
+		}
+	}
+	for seed := uint64(1); seed <= huntSeeds && (f.Seed == 0 || f.Harm == ""); seed++ {
+		if note(fmt.Sprintf("seed %d", seed), Run(seed, Options{Recover: true})) && f.Seed == 0 {
+			f.Seed = seed
+		}
+	}
+	b, err := json.Marshal(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("\nfindings %s\n", b)
+}
+
+// TestRuleMutants builds each mutant, lets it hunt, and prints the table of what killed it.
+func TestRuleMutants(t *testing.T) {
+	if !*rules {
+		t.Skip("it builds and runs the simulation once for each mutant: make sim-mutants")
+	}
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range ruleMutants {
+		f := huntMutant(t, root, m.file, m.old, m.new)
+		t.Logf("%s\n  stories: %s\n  first seed: %d\n  rule: %.200s\n  harm: %.200s", m.name, strings.Join(f.Stories, ", "), f.Seed, f.Rule, f.Harm)
+		if len(f.Stories) == 0 && f.Seed == 0 {
+			t.Errorf("%q survives all stories and %d seeds", m.name, huntSeeds)
+		}
+	}
+}
+
+func huntMutant(t *testing.T, root, file, old, new string) (f findings) {
+	t.Helper()
+	path, dir := filepath.Join(root, file), t.TempDir()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), old); n != 1 {
+		t.Fatalf("%s has %q %d times: the mutant is out of date", file, old, n)
+	}
+	mutated, overlay, bin := filepath.Join(dir, filepath.Base(file)), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "sim.test")
+	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{path: mutated}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string][]byte{mutated: []byte(strings.Replace(string(text), old, new, 1)), overlay: replace} {
+		if err := os.WriteFile(name, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command("go", "test", "-c", "-overlay", overlay, "-ldflags=-s -w", "-o", bin, ".").CombinedOutput(); err != nil {
+		t.Fatalf("the mutant does not build: %v\n%s", err, out)
+	}
+	out, err := exec.Command(bin, "-test.run", "^TestHunt$", "-hunt").CombinedOutput()
+	if err != nil {
+		t.Fatalf("the hunt fails: %v\n%s", err, out)
+	}
+	_, found, _ := strings.Cut(string(out), "\nfindings ")
+	if err := json.NewDecoder(strings.NewReader(found)).Decode(&f); err != nil {
+		t.Fatalf("the hunt says nothing: %v\n%s", err, out)
+	}
+	return f
+}

@@ -1,0 +1,325 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/ledgermq/ledgermq/controller"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/raftlog"
+	"github.com/ledgermq/ledgermq/raftlog/peer"
+)
+
+// Story is a schedule that is written, not drawn: a case that a rule exists for and that random seeds meet too rarely. It has the
+// same replicas, controllers and checker, on a network and disks without faults but for those of the story, and ends with the
+// second phase of a seed.
+type Story struct {
+	Name         string
+	A, M, MinISR int
+	Decides      bool // the controllers decide; else the story does
+	tell         func(*teller)
+}
+
+// Stories are all of them.
+var Stories = []Story{
+	// A voter goes on alone and nobody hears of it. The other one must not be allowed to go on alone too.
+	{"alone after alone", 2, 2, 1, false, func(t *teller) {
+		t.lead(1)
+		t.silence(1)
+		t.part(1)
+		t.must(t.issue(1))
+		t.give(1)
+		t.lead(1)
+		t.write(1)
+		t.afterForbidden(2, 2)
+	}},
+	// One of two is replaced, and nobody hears of what the new pair commits. The other pair must not be allowed.
+	{"replaced and replaced again", 2, 4, 1, false, func(t *teller) {
+		t.lead(1)
+		t.must(t.issue(1, 2))
+		t.give(1)
+		t.give(2)
+		t.lead(1)
+		t.wait("epoch 2 is active", func() bool { return t.c.active == 2 })
+		t.silence(1, 3)
+		t.must(t.issue(1, 3))
+		t.part(1, 3)
+		t.give(1)
+		t.give(3)
+		t.lead(1)
+		t.write(1) // on 1 and 3
+		t.afterForbidden(2, 2, 4)
+	}},
+	// A master of an older epoch says that it leads, after a newer one was issued: that activates nothing.
+	{"word of an old master", 2, 3, 1, false, func(t *teller) {
+		t.lead(2)
+		t.part(1)
+		t.write(2) // on 2 and 3
+		t.silence(1, 2, 3)
+		t.lead(3) // again in epoch 1
+		t.must(t.issue(1, 2))
+		t.hear(3)
+		t.wait("the controllers know master 3", func() bool { return t.c.group().Master.GetReplicaId() == 3 })
+		t.afterForbidden(1, 1)
+	}},
+	// A master that was elected and has committed nothing in its epoch has not activated it.
+	{"elected and nothing committed", 2, 3, 1, false, func(t *teller) {
+		t.lead(1)
+		t.part(2)
+		t.write(1) // on 1 and 3
+		t.must(t.issue(1, 2))
+		clear(t.cut)
+		t.part(3)
+		t.drop = func(e peer.Envelope) bool { return e.Msg.GetType() == raftpb.MsgApp }
+		t.give(1)
+		t.give(2)
+		t.campaign(1)
+		t.wait("replica 1 is elected", func() bool { return t.w.Node(1).Status().Master == 1 })
+		t.pass(600) // for its reports
+		t.drop = nil
+		t.part(1)
+		t.afterForbidden(2, 2)
+	}},
+	// A learner's copy is none: with a voter away, nothing is acknowledged.
+	{"a learner does not count", 2, 3, 1, false, func(t *teller) {
+		t.lead(1)
+		t.must(t.issue(1, 2))
+		t.give(1)
+		t.give(2)
+		t.give(3)
+		t.lead(1)
+		t.write(1)
+		t.part(2)
+		t.tryWrite(1)
+	}},
+	// Nor is a learner's vote one, or its campaign.
+	{"a learner is not elected", 2, 3, 1, false, func(t *teller) {
+		t.lead(1)
+		t.must(t.issue(1, 2))
+		t.give(1)
+		t.give(2)
+		t.give(3)
+		t.lead(1)
+		t.write(1)
+		t.part(1)
+		t.campaign(3)
+		t.pass(2_000)
+	}},
+	// One voter more, one less: two at once are refused although majorities would meet.
+	{"two at once", 2, 4, 1, false, func(t *teller) {
+		t.lead(1)
+		t.must(t.issue(1, 2, 3, 4))
+		for id := range ids.ReplicaID(4) {
+			t.give(id + 1)
+		}
+		t.lead(1)
+		t.wait("epoch 2 is active", func() bool { return t.c.active == 2 })
+		t.forbidden(1, 2)
+	}},
+	// The set never gets smaller than the min ISR.
+	{"min ISR", 2, 3, 2, false, func(t *teller) {
+		t.lead(1)
+		t.must(t.issue(1, 2))
+		t.give(1)
+		t.give(2)
+		t.lead(1)
+		t.wait("epoch 2 is active", func() bool { return t.c.active == 2 })
+		t.forbidden(1)
+	}},
+	// Either one of two goes on alone, and both are voters again.
+	{"a slave of two dies", 2, 2, 1, true, func(t *teller) { t.dies(2, 3_000) }},
+	{"a master of two dies", 2, 2, 1, true, func(t *teller) { t.dies(1, 3_000) }},
+	// A slave leaves and comes back: two epochs, one election in each.
+	{"one election for one epoch", 2, 3, 1, true, func(t *teller) {
+		t.dies(3, 3_000)
+		t.wait("the set has shrunk", func() bool { return t.c.active == 2 })
+		t.open(t.w.Node(3))
+		t.wait("replica 3 votes", func() bool { return t.c.active == 3 })
+		t.pass(2_000)
+		if n := t.w.Check.Masters; n != 3 {
+			t.fail("story: %d elections for 3 epochs", n)
+		}
+	}},
+	// Three, two, one, where the operator allows one.
+	{"two of three die, one after the other", 2, 3, 1, true, func(t *teller) {
+		t.dies(1, 3_000)
+		t.wait("the set has shrunk", func() bool { return len(t.c.newest().Voters) == 2 && t.c.active == t.c.newest().Epoch })
+		t.dies(t.master(), 3_000)
+	}},
+	// A learner takes the place of a voter.
+	{"a voter of four dies", 2, 4, 2, true, func(t *teller) {
+		t.dies(2, 3_000)
+		t.wait("replica 4 votes", func() bool { return t.c.newest().IsVoter(4) })
+	}},
+	// The epoch's second voter died before it knew: the epoch is given up.
+	{"an epoch that nobody can lead", 2, 3, 2, true, func(t *teller) {
+		t.works(3_000)
+		t.stop(3)
+		t.must(t.issue(1, 3))
+		t.works(5_000)
+	}},
+	// Controllers away: three go on by themselves; the set shrinks when the controllers are back.
+	{"no controller", 2, 3, 2, true, func(t *teller) {
+		t.works(3_000)
+		t.c.stop()
+		t.dies(1, 4_000)
+		t.c.elect()
+		t.wait("the set has shrunk", func() bool { return len(t.c.newest().Voters) == 2 })
+	}},
+}
+
+// Tell runs a story, with delays that a seed draws.
+func Tell(st Story, seed uint64, o Options) Result {
+	p := Params{Seed: seed, A: st.A, M: st.M, MinISR: st.MinISR, Decides: st.Decides, Adversary: !st.Decides, Fresh: true,
+		ApplyMin: 500, ApplyMax: 1_000, DelayMin: 100, DelayMax: 500, DiskMin: 150, DiskMax: 500, Inflight: 1, MaxOp: 40, OpEvery: 5_000,
+		Limits: raftlog.Limits{Message: 1 << 20, Inflight: 8 << 20, Uncommitted: 16 << 20, Window: 8 << 20}}
+	return play(p, o, func(s *schedule) {
+		s.calm, s.stride = true, 1
+		s.begin()
+		t := &teller{s}
+		if s.w.Check.Err == nil {
+			t.pass(1_500) // the nodes register
+			st.tell(t)
+		}
+		if s.w.Check.Err == nil {
+			s.stride = 64
+			s.after(1_000, s.client)
+			s.heal()
+		}
+	})
+}
+
+// teller has the verbs of stories. A verb that cannot be done fails the story.
+type teller struct{ *schedule }
+
+func (t *teller) must(err error) {
+	if err != nil {
+		t.fail("story: %w", err)
+	}
+}
+
+// pass lets time pass, in virtual milliseconds.
+func (t *teller) pass(ms int64) { t.until(ms*1_000, func() bool { return false }) }
+
+func (t *teller) wait(what string, done func() bool) {
+	if t.w.Check.Err == nil && !t.until(10_000_000, done) && t.w.Check.Err == nil {
+		t.fail("story: not within 10 s: %s: %s", what, t.status())
+	}
+}
+
+// issue has an epoch applied, or refused.
+func (t *teller) issue(voters ...ids.ReplicaID) error {
+	return t.c.apply(controller.NewEpoch(t.w.Group, t.c.newest().Epoch, voters, "a story"))
+}
+
+// give hands the newest record to a replica.
+func (t *teller) give(id ids.ReplicaID) {
+	n := t.w.Node(id)
+	t.adopt(n, t.c.newest())
+	t.settleDisk(n)
+	t.wait(fmt.Sprintf("replica %d adopts", id), func() bool { return n.Replica.Record().Epoch == t.c.newest().Epoch })
+}
+
+func (t *teller) campaign(id ids.ReplicaID) {
+	t.w.Node(id).Campaign()
+	t.settleDisk(t.w.Node(id))
+}
+
+// lead makes a replica master.
+func (t *teller) lead(id ids.ReplicaID) {
+	t.campaign(id)
+	t.wait(fmt.Sprintf("replica %d leads", id), func() bool { return t.w.Node(id).Machine.master })
+}
+
+// part cuts replicas off from the others.
+func (t *teller) part(list ...ids.ReplicaID) {
+	for _, a := range t.w.Nodes {
+		for _, b := range t.w.Nodes {
+			if slices.Contains(list, a.ID) != slices.Contains(list, b.ID) {
+				t.cut[[2]ids.ReplicaID{a.ID, b.ID}] = true
+			}
+		}
+	}
+}
+
+// silence cuts nodes off from the controllers; hear ends it.
+func (t *teller) silence(list ...ids.ReplicaID) {
+	for _, id := range list {
+		t.silent[id] = true
+	}
+	t.pass(100) // what is on its way
+}
+
+func (t *teller) hear(id ids.ReplicaID) { t.silent[id] = false }
+
+// write has an operation acknowledged.
+func (t *teller) write(id ids.ReplicaID) {
+	op := t.propose(id)
+	t.wait(fmt.Sprintf("replica %d acknowledges", id), func() bool { return op.State == Acked })
+}
+
+// tryWrite gives a replica an operation and some time.
+func (t *teller) tryWrite(id ids.ReplicaID) {
+	t.propose(id)
+	t.pass(1_000)
+}
+
+func (t *teller) propose(id ids.ReplicaID) *Op {
+	op := &Op{ID: len(t.ops) + 1, Payload: fmt.Sprintf("op %d", len(t.ops)+1)}
+	t.ops = append(t.ops, op)
+	t.w.Node(id).Propose(op)
+	t.settleDisk(t.w.Node(id))
+	return op
+}
+
+// forbidden wants an epoch refused. It tells whether it was not: then the checker knows already, and the story shows what comes
+// of it.
+func (t *teller) forbidden(voters ...ids.ReplicaID) bool {
+	if t.issue(voters...) != nil {
+		return false
+	}
+	t.w.Check.rule("story: the voters %v were not refused", voters)
+	return true
+}
+
+// afterForbidden wants an epoch refused. If it is not, replica id leads in it.
+func (t *teller) afterForbidden(id ids.ReplicaID, voters ...ids.ReplicaID) {
+	if t.forbidden(voters...) {
+		for _, v := range voters {
+			t.give(v)
+		}
+		t.campaign(id)
+		t.pass(1_000)
+		t.tryWrite(id)
+	}
+}
+
+// stop ends a process until the story ends.
+func (t *teller) stop(id ids.ReplicaID) {
+	t.w.Tracef("n%d is killed", id)
+	t.w.Node(id).Kill()
+	t.disconnect(t.w.Node(id))
+}
+
+// dies stops a replica of a group that works, and wants the group to work again within a time in virtual milliseconds.
+func (t *teller) dies(id ids.ReplicaID, ms int64) {
+	t.works(3_000)
+	t.stop(id)
+	t.works(ms)
+}
+
+// works wants an operation acknowledged within a time in virtual milliseconds.
+func (t *teller) works(ms int64) {
+	var op *Op
+	done := func() bool {
+		if id := t.master(); id != 0 && (op == nil || op.State != Pending && op.State != Acked) {
+			op = t.propose(id)
+		}
+		return op != nil && op.State == Acked
+	}
+	if t.w.Check.Err == nil && !t.until(ms*1_000, done) && t.w.Check.Err == nil {
+		t.fail("story: nothing was acknowledged within %d ms: %s", ms, t.status())
+	}
+}
