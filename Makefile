@@ -4,9 +4,13 @@ SEEDS ?= 100
 FIRST ?= 1
 CRASHES ?= 300
 FUZZTIME ?= 10s
+RUNS ?= kill-22,kill-23,pause-22,pause-23,partition-22,partition-23
+SEED ?= 1
+DURATION ?= 15s
+ROUNDS ?= 3
 ARGS ?=
 
-.PHONY: help build run test race lint sim sim-mutants crash fuzz java bench clean
+.PHONY: help build run test race lint sim sim-mutants crash fuzz jepsen failover java bench clean
 
 help: ## show this help
 	@echo 'LedgerMQ: a replicated message broker for the clients of Apache RocketMQ.'
@@ -41,6 +45,13 @@ crash: ## crash the commit log again and again (CRASHES=300)
 
 fuzz: ## run every fuzz target for FUZZTIME=10s
 	tests/ci/fuzz $(FUZZTIME)
+
+jepsen: build ## kill, pause and cut off real processes, and judge what clients saw (RUNS=kill-22,… SEED=1 DURATION=15s)
+	LEDGERMQ_TEST_BINARY=$(CURDIR)/bin/ledgermq go test ./jepsen -count=1 -run '^TestSuite$$' -timeout 30m -v \
+		-args -names=$(RUNS) -seed=$(SEED) -duration=$(DURATION) -keep=$(CURDIR)/bin/jepsen
+
+failover: build ## measure how long clients wait when a master is lost (ROUNDS=3 ARGS="-clients own,go")
+	LEDGERMQ_TEST_BINARY=$(CURDIR)/bin/ledgermq go run ./tests/failover -rounds $(ROUNDS) $(ARGS)
 
 java: ## run the official Java client's cases (needs Maven and a JDK)
 	tests/ci/java

@@ -28,6 +28,7 @@ const (
 	Group      = "g1"
 	Controller = "c1"
 	NameServer = "ns1"
+	Clients    = "" // whoever is no member, in the rules of the network
 )
 
 // ClusterOptions says what cluster to start.
@@ -377,16 +378,21 @@ func (c *Cluster) group(ctx context.Context) (groupState, error) {
 	return g, err
 }
 
-// AwaitHealthy waits until every replica lives, as many vote as the mode has voters, and one of them leads.
+// healthyFor is for how long a group must be healthy: the controller believes a process that has just ended for a second.
+const healthyFor = 1500 * time.Millisecond
+
+// AwaitHealthy waits until every replica lives, as many vote as the mode has voters, and one of them leads, and all that stays so for
+// a moment.
 func (c *Cluster) AwaitHealthy(ctx context.Context) error {
 	var last error
+	var since time.Time
 	err := Await(ctx, "a healthy group", func() (bool, error) {
 		if err := c.crashed(); err != nil {
 			return false, err
 		}
 		g, err := c.group(ctx)
 		if err != nil {
-			last = err
+			last, since = err, time.Time{}
 			return false, nil
 		}
 		voters, live := 0, 0
@@ -399,7 +405,14 @@ func (c *Cluster) AwaitHealthy(ctx context.Context) error {
 			}
 		}
 		last = fmt.Errorf("state %s, epoch %d of %d, %d voters, %d of %d replicas live; %s %v", g.State, g.ActiveEpoch, g.Epoch, voters, live, len(g.Replicas), g.Stuck, g.Notes)
-		return voters == c.o.Mode.voters() && live == c.o.Mode.Members && g.Master != nil && g.Master.Live && g.Epoch == g.ActiveEpoch, nil
+		if voters != c.o.Mode.voters() || live != c.o.Mode.Members || g.Master == nil || !g.Master.Live || g.Epoch != g.ActiveEpoch {
+			since = time.Time{}
+			return false, nil
+		}
+		if since.IsZero() {
+			since = time.Now()
+		}
+		return time.Since(since) >= healthyFor, nil
 	})
 	if err != nil {
 		return errors.Join(err, last)

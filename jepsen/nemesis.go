@@ -51,17 +51,18 @@ var faults = map[string]map[string]fault{
 		"pause the controller":      func(p prey) error { return p.Pause(Controller) },
 		"pause master + controller": func(p prey) error { return each(p.Pause, Controller, p.master) },
 	},
-	// Clients still reach whoever is cut off: they must not be served what is not true any more.
+	// But for one, clients still reach whoever is cut off: they must not be served what is not true any more.
 	"partition": {
-		"isolate the master":                 network(func(p prey) { p.Net.Isolate(p.master, p.Everybody()...) }),
-		"isolate a slave":                    network(func(p prey) { p.Net.Isolate(p.slave, p.Everybody()...) }),
-		"isolate the controller":             network(func(p prey) { p.Net.Isolate(Controller, p.Everybody()...) }),
-		"cut the master from the slaves":     network(func(p prey) { p.Net.Isolate(p.master, p.rest...) }),
-		"cut the master from the controller": network(func(p prey) { p.Net.Isolate(p.master, Controller) }),
-		"nobody hears the master":            network(func(p prey) { p.oneWay(p.master, true, Rule{Cut: true}) }),
-		"the master hears nobody":            network(func(p prey) { p.oneWay(p.master, false, Rule{Cut: true}) }),
-		"delay the master by 100 ms":         network(func(p prey) { p.oneWay(p.master, true, Rule{Delay: 100 * time.Millisecond}) }),
-		"4 KiB/s from the master":            network(func(p prey) { p.oneWay(p.master, true, Rule{Bandwidth: 4 << 10}) }),
+		"cut off the master, from clients too": network(func(p prey) { p.Net.Isolate(p.master, append(p.Everybody(), Clients)...) }),
+		"isolate the master":                   network(func(p prey) { p.Net.Isolate(p.master, p.Everybody()...) }),
+		"isolate a slave":                      network(func(p prey) { p.Net.Isolate(p.slave, p.Everybody()...) }),
+		"isolate the controller":               network(func(p prey) { p.Net.Isolate(Controller, p.Everybody()...) }),
+		"cut the master from the slaves":       network(func(p prey) { p.Net.Isolate(p.master, p.rest...) }),
+		"cut the master from the controller":   network(func(p prey) { p.Net.Isolate(p.master, Controller) }),
+		"nobody hears the master":              network(func(p prey) { p.oneWay(p.master, true, Rule{Cut: true}) }),
+		"the master hears nobody":              network(func(p prey) { p.oneWay(p.master, false, Rule{Cut: true}) }),
+		"delay the master by 100 ms":           network(func(p prey) { p.oneWay(p.master, true, Rule{Delay: 100 * time.Millisecond}) }),
+		"4 KiB/s from the master":              network(func(p prey) { p.oneWay(p.master, true, Rule{Bandwidth: 4 << 10}) }),
 		"isolate every node": network(func(p prey) {
 			for _, node := range p.Nodes() {
 				p.Net.Isolate(node, p.Nodes()...)

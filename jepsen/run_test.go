@@ -84,7 +84,7 @@ func TestSchedule(t *testing.T) {
 		for _, s := range jepsen.Schedule(3, kind, 10*time.Minute) {
 			seen[s.Fault] = true
 		}
-		if least := map[string]int{"kill": 7, "pause": 5, "partition": 11, "mixed": 23}[kind]; len(seen) != least {
+		if least := map[string]int{"kill": 7, "pause": 5, "partition": 12, "mixed": 24}[kind]; len(seen) != least {
 			t.Errorf("%s has %d faults, want %d: %v", kind, len(seen), least, fmt.Sprint(seen))
 		}
 	}
