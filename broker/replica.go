@@ -341,6 +341,13 @@ func (r *Replica) wanted(record *raftlog.EpochRecord, w *controllerpb.WantedRepl
 			return
 		}
 	}
+	if to := controller.HandsOver(w, st); to != 0 {
+		r.node.wg.Go(func() { // ends with the hand-over, or with the replica
+			if err := r.handOver(to); err != nil {
+				r.log.Warn().Err(err).Uint64("to", uint64(to)).Msg("the controller asked for a hand-over that did not come about")
+			}
+		})
+	}
 	if controller.Campaigns(w, st, record) && r.campaigned.Swap(w.CampaignTerm+1) != w.CampaignTerm+1 {
 		r.log.Info().Msg("the controller asks this replica to campaign")
 		r.raft.Campaign()

@@ -344,6 +344,20 @@ func (c *calls) ReplaceReplica(ctx context.Context, req *pb.ReplaceReplicaReques
 	return s.group(req.GetGroup())
 }
 
+func (c *calls) Elect(ctx context.Context, req *pb.ElectRequest) (*pb.Group, error) {
+	s := c.s
+	if err := s.confirm(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	s.readState(func(st *State) { err = s.lead.Elect(s.o.Clock(), st, req.GetGroup(), ids.NodeID(req.GetNodeId())) })
+	if err != nil {
+		return nil, err
+	}
+	s.log.Info().Str("group", req.GetGroup()).Str("node", req.GetNodeId()).Msg("an operator elects a master")
+	return s.group(req.GetGroup())
+}
+
 func (c *calls) GetGroup(ctx context.Context, req *pb.GetGroupRequest) (*pb.Group, error) {
 	if err := c.s.confirm(ctx); err != nil {
 		return nil, err

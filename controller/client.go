@@ -363,6 +363,41 @@ func (c *Client) ReplaceReplica(ctx context.Context, req *pb.ReplaceReplicaReque
 	return resp, err
 }
 
+// electAgain is after how long an election that did not come about is ordered again.
+const electAgain = 1500 * time.Millisecond
+
+// Elect makes the replica on node the master of the group: the present master hands over, which costs no send. It returns when that
+// one leads. Errors: ErrNotFound; ErrInvalid and ErrNotNow say why that replica cannot lead, those of ctx that it does not yet.
+func (c *Client) Elect(ctx context.Context, group, node string) (*pb.Group, error) {
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	var ordered time.Time
+	for {
+		var g *pb.Group
+		var err error
+		if ordered.IsZero() || time.Since(ordered) > electAgain {
+			err = c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
+				g, err = cc.Elect(ctx, &pb.ElectRequest{Group: group, NodeId: node})
+				return err
+			})
+			ordered = time.Now()
+		} else {
+			g, err = c.GetGroup(ctx, group)
+		}
+		switch m := g.GetMaster(); {
+		case err != nil:
+			return nil, err
+		case m.GetLive() && m.GetNodeId() == node:
+			return g, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("group %s: node %s did not become master, %s is: %w", group, node, g.GetMaster().GetNodeId(), context.Cause(ctx))
+		case <-ticker.C:
+		}
+	}
+}
+
 // GetGroup returns one group, or ErrNotFound.
 func (c *Client) GetGroup(ctx context.Context, name string) (*pb.Group, error) {
 	var resp *pb.Group

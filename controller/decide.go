@@ -33,6 +33,7 @@ type replicaView struct {
 	heard    bool          // since this controller leads
 	able     bool          // it has a log and may vote: neither parked nor poisoned, and it has adopted a record
 	master   bool
+	leaving  bool // its process ends soon
 	epoch    ids.Epoch
 	term     ids.Term
 	lastTerm ids.Term
@@ -125,7 +126,8 @@ func (v *groupView) electable(set voterSet) bool {
 	return n >= majority(len(set))
 }
 
-// best returns the voter that should lead: the one with the longest log, then the one with the lowest slot. Raft's vote has the
+// best returns the voter that should lead: the one with the longest log, then one that does not leave soon, then the one with the
+// lowest slot. Raft's vote has the
 // last word, so an old view does no harm.
 func (g *groupEntry) best(v *groupView, set voterSet) ids.ReplicaID {
 	var best ids.ReplicaID
@@ -134,11 +136,19 @@ func (g *groupEntry) best(v *groupView, set voterSet) ids.ReplicaID {
 			continue
 		}
 		a, b := v.replicas[r.ID], v.replicas[best]
-		if best == 0 || cmp.Or(cmp.Compare(a.lastTerm, b.lastTerm), cmp.Compare(a.last, b.last)) > 0 {
+		if best == 0 || cmp.Or(cmp.Compare(a.lastTerm, b.lastTerm), cmp.Compare(a.last, b.last), stays(a)-stays(b)) > 0 {
 			best = r.ID
 		}
 	}
 	return best
+}
+
+// stays is 1 for a replica whose process goes on, 0 for one that leaves soon.
+func stays(r replicaView) int {
+	if r.leaving {
+		return 0
+	}
+	return 1
 }
 
 // decideInactive: the newest epoch has no master yet.
@@ -202,7 +212,7 @@ func (g *groupEntry) decideMembers(v *groupView, master ids.ReplicaID) decision 
 	}
 	for _, r := range g.Replicas {
 		m, known := v.replicas[master].members[r.ID]
-		if current.has(r.ID) || r.Lost != "" || !known || !v.mayVote(r.ID) {
+		if current.has(r.ID) || r.Lost != "" || !known || !v.mayVote(r.ID) || v.replicas[r.ID].leaving {
 			continue
 		}
 		if m.caughtUp < min(caughtUpAfter<<min(v.flaps[r.ID], maxDoublings), maxCaughtUp) || m.stalled > 0 && m.closed {

@@ -16,6 +16,8 @@ var (
 	ErrExists = errors.New("exists already")
 	// ErrStale: what the request was meant for has changed meanwhile.
 	ErrStale = errors.New("changed meanwhile")
+	// ErrNotNow: the request makes sense, but not as things are; the text says what is in the way.
+	ErrNotNow = errors.New("not possible now")
 	// ErrNodeConflict: the node id is taken by another node or by another process of this node, or the node belongs to another
 	// cluster.
 	ErrNodeConflict = errors.New("node identity conflict")
@@ -33,7 +35,7 @@ var (
 
 // RefusedError is a refusal by the state machine or by a call's checks.
 type RefusedError struct {
-	Kind error  // ErrInvalid, ErrNotFound, ErrExists, ErrStale, ErrNodeConflict or ErrUnregistered
+	Kind error  // ErrInvalid, ErrNotFound, ErrExists, ErrStale, ErrNotNow, ErrNodeConflict or ErrUnregistered
 	Text string // one line: the thing and the mend
 }
 

@@ -105,6 +105,7 @@ func (l *Leader) Wanted(now time.Time, st *State, node ids.NodeID) (list []*pb.W
 				} else {
 					w.CampaignTerm, w.Campaign = l.mayCampaign(now, g, r)
 				}
+				l.takeOrder(g, r, w)
 				list = append(list, w)
 			}
 		}
@@ -182,7 +183,7 @@ func Urgent(st raftlog.Status) bool {
 // Report fills in what a replica's status tells the controller. lastTerm is the term of its last entry, 0 when it is not known.
 func Report(rep *pb.ReplicaReport, st raftlog.Status, lastTerm ids.Term) {
 	rep.Epoch = uint32(st.Epoch)
-	rep.EpochHash = st.Hash[:]
+	rep.EpochHash, rep.Leaving = st.Hash[:], st.Leaving
 	switch {
 	case st.Parked != "" || st.Role == raftlog.RoleParked:
 		rep.Role, rep.Parked, rep.IdentityLost = pb.Role_ROLE_PARKED, st.Parked, st.Lost
@@ -209,6 +210,14 @@ func Report(rep *pb.ReplicaReport, st raftlog.Status, lastTerm ids.Term) {
 				StalledMillis: m.Stalled.Milliseconds(), Closed: m.Closed, CaughtUpMillis: m.CaughtUp.Milliseconds()})
 		}
 	}
+}
+
+// HandsOver returns to whom a replica is to hand its mastership now, 0: to nobody.
+func HandsOver(w *pb.WantedReplica, st raftlog.Status) ids.ReplicaID {
+	if st.Role != raftlog.RoleMaster || uint64(st.Term) != w.GetHandOverTerm() {
+		return 0
+	}
+	return ids.ReplicaID(w.GetHandOverTo())
 }
 
 // Campaigns tells whether a replica is to campaign now. record is the one that came with the order, or nil: a campaign in an epoch

@@ -34,6 +34,7 @@ type plan struct {
 	flaps     map[ids.ReplicaID]int
 	proposing bool
 	campaign  ids.ReplicaID // is to campaign
+	order     order         // not given out yet; its to is 0 when there is none
 	stuck     string
 }
 
@@ -162,7 +163,7 @@ func (s *soft) view(now time.Time, g *groupEntry) (*groupView, bool) {
 		s.plans[ids.GroupID(g.ID)] = p
 	}
 	if p.epoch != g.Epoch {
-		p.epoch, p.seen, p.campaign, p.first = g.Epoch, now, 0, 0
+		p.epoch, p.seen, p.campaign, p.first, p.order = g.Epoch, now, 0, 0, order{}
 	}
 	if g.Active == g.Epoch {
 		p.failures = 0
@@ -186,6 +187,7 @@ func (v *replicaView) learnFrom(r *pb.ReplicaReport, lost bool) {
 	}
 	v.able = r.GetEpoch() > 0 && r.GetParked() == "" && r.GetPoisoned() == "" && !lost
 	v.master = r.GetRole() == pb.Role_ROLE_MASTER
+	v.leaving = r.GetLeaving()
 	v.epoch, v.term = ids.Epoch(r.GetEpoch()), ids.Term(r.GetTerm())
 	v.lastTerm, v.last = ids.Term(r.GetLastTerm()), ids.Index(r.GetLastIndex())
 	v.masterSilent, v.masterClosed = time.Duration(r.GetMasterSilentMillis())*time.Millisecond, r.GetMasterClosed()

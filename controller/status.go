@@ -18,6 +18,7 @@ var refusalCodes = []struct {
 	{ErrInvalid, codes.InvalidArgument},
 	{ErrNotFound, codes.NotFound},
 	{ErrExists, codes.AlreadyExists},
+	{ErrNotNow, codes.Aborted},
 	{ErrNodeConflict, codes.PermissionDenied},
 	{ErrUnregistered, codes.FailedPrecondition},
 }

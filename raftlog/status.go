@@ -35,6 +35,8 @@ type Status struct {
 	MasterSilent time.Duration
 	MasterClosed bool
 
+	Leaving bool // see Group.Leave
+
 	K      int // voters that an answered entry is on
 	MinISR int
 
@@ -69,7 +71,7 @@ func (r *Replica) snapshot() Status {
 	s := Status{
 		Replica: r.cfg.Replica, Role: r.role.Kind, Term: r.owner.Term, Master: r.lead, Epoch: r.record.Epoch, Hash: r.hash,
 		Commit: r.commit, Applied: r.applied, Last: r.tail.Index, End: r.tail.Offset, Synced: r.synced,
-		Poisoned: r.log.Poisoned(),
+		Poisoned: r.log.Poisoned(), Leaving: r.leaving,
 	}
 	if m := r.members[r.lead]; m != nil {
 		s.MasterNode = m.Node

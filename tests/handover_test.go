@@ -1,6 +1,8 @@
 package tests
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,6 +66,105 @@ func TestHandOverTwoOfThree(t *testing.T) {
 	own.noneFailed(t)
 	stock.noneFailed(t)
 	restart(t, c, old)
+	own.check(t, c)
+	stock.check(t, c)
+}
+
+// A second signal ends a node that drains at once; so does the first one when nobody can take over.
+func TestSecondSignal(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Groups: 1})
+	l := startOwnLoad(t, c, "SecondSignal", senders)
+	l.awaitMore(t, 200, 30*time.Second)
+	old := masterOf(t, c, "g1")
+	if err := c.Terminate(old); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, "another master of g1", func() (bool, error) { return masterOf(t, c, "g1") != old, nil })
+	if m, err := c.Member(old); err != nil || !m.Running {
+		t.Fatalf("%s does not forward: %v", old, err)
+	}
+	began := time.Now()
+	if err := c.Terminate(old); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Ended(within(t, 20*time.Second), old); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s ended %v after the second signal", old, time.Since(began))
+	l.awaitMore(t, 200, 30*time.Second)
+	l.end()
+	l.noneFailed(t)
+	restart(t, c, old)
+	l.check(t, c)
+}
+
+func TestNobodyTakesOver(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Nodes: 1, Groups: 1, Mode: "1-1", Args: []string{"--log-level", "info"}})
+	if err := c.Terminate("n1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Ended(within(t, 20*time.Second), "n1"); err != nil {
+		t.Fatal(err)
+	}
+	if log := c.Logs(); !strings.Contains(log, "no other replica can take over") {
+		t.Errorf("n1 does not say that nobody takes over:\n%s", log)
+	}
+	restart(t, c, "n1")
+}
+
+// An operator moves masters under load, and no send fails. What would lose something is refused.
+func TestElect(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Groups: 2})
+	own := startOwnLoad(t, c, "ElectOwn", senders/2)
+	stock := startLoad(t, c, "ElectStock", senders/2)
+	elect := func(args ...string) error {
+		_, err := c.Admin(within(t, 30*time.Second), append([]string{"elect"}, args...)...)
+		return err
+	}
+	for _, node := range []string{"n2", "n3", "n2", "n2"} {
+		own.gap.Store(0)
+		if err := elect("g1", "--node", node); err != nil {
+			t.Fatal(err)
+		}
+		if m := masterOf(t, c, "g1"); m != node {
+			t.Errorf("elected %s, the master is %s", node, m)
+		}
+		own.awaitMore(t, 100, 30*time.Second)
+		stock.awaitMore(t, 100, 30*time.Second)
+		t.Logf("longest gap: %d ms", own.gap.Load())
+	}
+	var balance []struct{ Group, Before, Master, Error string }
+	if err := c.AdminJSON(within(t, time.Minute), &balance, "rebalance"); err != nil {
+		t.Fatal(err)
+	}
+	if len(balance) != 2 || balance[0].Before != "n2" || balance[0].Master != "n1" || balance[1].Master != "n2" {
+		t.Errorf("rebalance: %+v", balance)
+	}
+	own.awaitMore(t, 100, 30*time.Second)
+	stock.awaitMore(t, 100, 30*time.Second)
+	own.end()
+	stock.end()
+	own.noneFailed(t)
+	stock.noneFailed(t)
+
+	refused := func(says string, args ...string) {
+		t.Helper()
+		err := elect(args...)
+		var exit *cluster.ExitError
+		if !errors.As(err, &exit) || exit.Code != 1 || !strings.Contains(exit.Stderr, says) {
+			t.Errorf("elect %v: %v, want exit code 1 and %q", args, err, says)
+		}
+	}
+	refused("does not exist", "nobody", "--node", "n1")
+	refused("no replica on node", "g1", "--node", "n9")
+	kill(t, c, "n3")
+	voters(t, c, "n1", "n2")
+	refused("not a voter", "g1", "--node", "n3")
+	restart(t, c, "n3")
+	voters(t, c, "n1", "n2", "n3")
 	own.check(t, c)
 	stock.check(t, c)
 }

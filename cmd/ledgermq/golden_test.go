@@ -57,6 +57,7 @@ func TestJSONOutputs(t *testing.T) {
 			Groups:      []groupView{group},
 		},
 		"admin-group-show": group,
+		"admin-rebalance":  []balanceView{{Group: "g1", Before: "n2", Master: "n1"}, {Group: "g2", Before: "n3", Master: "n3", Error: "group g2, replica 4 on node n2: it is not a voter of epoch 5: it may lack what was answered OK"}},
 		"admin-topic-show": []queueView{{Group: "g1", Queue: 0, Min: 0, Max: 42}},
 		"admin-change":     []changeView{{Group: "g1", OK: true}, {Group: "g2", Error: "the broker group has no master"}},
 		"admin-consumer":   consumerView{Group: "billing", Topic: "Orders", Members: []string{"10.0.0.9@7"}, Lag: 2, Queues: []consumerQueueView{{Group: "g1", Queue: 0, Offset: 40, Max: 42, Lag: 2}}},

@@ -28,6 +28,7 @@ const (
 	Controller_Heartbeat_FullMethodName      = "/ledgermq.controller.v1.Controller/Heartbeat"
 	Controller_CreateGroup_FullMethodName    = "/ledgermq.controller.v1.Controller/CreateGroup"
 	Controller_ReplaceReplica_FullMethodName = "/ledgermq.controller.v1.Controller/ReplaceReplica"
+	Controller_Elect_FullMethodName          = "/ledgermq.controller.v1.Controller/Elect"
 	Controller_ListGroups_FullMethodName     = "/ledgermq.controller.v1.Controller/ListGroups"
 	Controller_GetGroup_FullMethodName       = "/ledgermq.controller.v1.Controller/GetGroup"
 	Controller_ListNodes_FullMethodName      = "/ledgermq.controller.v1.Controller/ListNodes"
@@ -54,6 +55,10 @@ type ControllerClient interface {
 	// ReplaceReplica gives a replica id up for ever and its slot to a new, empty replica, which learns from the others. It answers
 	// when that is durable. NOT_FOUND, INVALID_ARGUMENT: there is no such replica, or the group cannot do without it.
 	ReplaceReplica(ctx context.Context, in *ReplaceReplicaRequest, opts ...grpc.CallOption) (*Group, error)
+	// Elect asks the group's master to hand over to the replica on a node, and answers when the order is noted: the group's master
+	// tells what became of it. The same call again orders again. NOT_FOUND; INVALID_ARGUMENT: that replica can never be master as
+	// things are; ABORTED: not now, the message says why. Nothing that was answered OK can be lost by it.
+	Elect(ctx context.Context, in *ElectRequest, opts ...grpc.CallOption) (*Group, error)
 	ListGroups(ctx context.Context, in *ListGroupsRequest, opts ...grpc.CallOption) (*ListGroupsResponse, error)
 	GetGroup(ctx context.Context, in *GetGroupRequest, opts ...grpc.CallOption) (*Group, error)
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
@@ -105,6 +110,16 @@ func (c *controllerClient) ReplaceReplica(ctx context.Context, in *ReplaceReplic
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Group)
 	err := c.cc.Invoke(ctx, Controller_ReplaceReplica_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controllerClient) Elect(ctx context.Context, in *ElectRequest, opts ...grpc.CallOption) (*Group, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Group)
+	err := c.cc.Invoke(ctx, Controller_Elect_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -180,6 +195,10 @@ type ControllerServer interface {
 	// ReplaceReplica gives a replica id up for ever and its slot to a new, empty replica, which learns from the others. It answers
 	// when that is durable. NOT_FOUND, INVALID_ARGUMENT: there is no such replica, or the group cannot do without it.
 	ReplaceReplica(context.Context, *ReplaceReplicaRequest) (*Group, error)
+	// Elect asks the group's master to hand over to the replica on a node, and answers when the order is noted: the group's master
+	// tells what became of it. The same call again orders again. NOT_FOUND; INVALID_ARGUMENT: that replica can never be master as
+	// things are; ABORTED: not now, the message says why. Nothing that was answered OK can be lost by it.
+	Elect(context.Context, *ElectRequest) (*Group, error)
 	ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error)
 	GetGroup(context.Context, *GetGroupRequest) (*Group, error)
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
@@ -208,6 +227,9 @@ func (UnimplementedControllerServer) CreateGroup(context.Context, *CreateGroupRe
 }
 func (UnimplementedControllerServer) ReplaceReplica(context.Context, *ReplaceReplicaRequest) (*Group, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReplaceReplica not implemented")
+}
+func (UnimplementedControllerServer) Elect(context.Context, *ElectRequest) (*Group, error) {
+	return nil, status.Error(codes.Unimplemented, "method Elect not implemented")
 }
 func (UnimplementedControllerServer) ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListGroups not implemented")
@@ -313,6 +335,24 @@ func _Controller_ReplaceReplica_Handler(srv interface{}, ctx context.Context, de
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ControllerServer).ReplaceReplica(ctx, req.(*ReplaceReplicaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Controller_Elect_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ElectRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).Elect(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_Elect_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).Elect(ctx, req.(*ElectRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -429,6 +469,10 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReplaceReplica",
 			Handler:    _Controller_ReplaceReplica_Handler,
+		},
+		{
+			MethodName: "Elect",
+			Handler:    _Controller_Elect_Handler,
 		},
 		{
 			MethodName: "ListGroups",
