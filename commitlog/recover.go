@@ -558,7 +558,7 @@ func (r *recovery) mend() error {
 func (r *recovery) rewrite() error {
 	l := r.l
 	bound := l.meta.cur.BoundOffset
-	buf := make([]byte, windowSize)
+	buf := make([]byte, min(windowSize, l.o.SegmentSize))
 	for i, s := range l.segs {
 		end := s.end
 		if i < len(l.segs)-1 {

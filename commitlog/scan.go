@@ -70,8 +70,8 @@ func (o *Options) scanFrame(w *window, base ids.PhysicalOffset, pos int64, t Tai
 func (o *Options) findLater(f vfs.File, base ids.PhysicalOffset, pos, size int64, last ids.Index, beyond ids.PhysicalOffset) (ids.PhysicalOffset, bool, error) {
 	const overlap = headerSize
 	w := &window{f: f, limit: min(size, o.SegmentSize)}
-	buf := make([]byte, windowSize)
 	pos = max(pos, segmentHeaderSize)
+	buf := make([]byte, min(windowSize, max(w.limit-pos, 0)))
 	for pos < w.limit {
 		n, err := readFull(f, buf[:min(int64(len(buf)), w.limit-pos)], pos)
 		if err != nil {
