@@ -38,7 +38,7 @@ sim: ## simulate groups and controllers on a virtual clock, network and disk (SE
 	go test ./sim -count=1 -v -run TestSeeds -timeout 60m -args -seeds=$(SEEDS) -first=$(FIRST) -quiet
 
 sim-mutants: ## break each rule of membership, and print the table of what notices
-	go test ./sim -count=1 -v -run 'TestMutants|TestRuleMutants' -timeout 60m -args -rules
+	go test ./sim -count=1 -v -run 'TestMutants|TestRuleMutants' -timeout 60m -args -rules=.
 
 crash: ## crash the commit log again and again (CRASHES=300)
 	tests/ci/crash $(CRASHES)
