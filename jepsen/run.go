@@ -214,9 +214,11 @@ func (r *run) begin(ctx context.Context, d Driver, sending, reading context.Cont
 			return err
 		}
 		readers.Go(func() { w.poll(reading) })
-		i := &worker{rec: r.rec, name: topic + "/inspect", topic: topic, tally: t}
-		r.workers = append(r.workers, i)
-		readers.Go(func() { i.inspect(reading, r.cl, r.c) })
+		for _, node := range r.c.Nodes() {
+			i := &worker{rec: r.rec, name: topic + "/inspect-" + node, topic: topic, tally: t}
+			r.workers = append(r.workers, i)
+			readers.Go(func() { i.inspect(reading, r.cl, node, r.c.Client(node)) })
+		}
 	}
 	return nil
 }

@@ -65,10 +65,6 @@ var faults = []fault{
 		c.Net.Isolate(master, c.Everybody()...)
 		return nil
 	}},
-	{"cut off, clients too", func(c *jepsen.Cluster, master string) error {
-		c.Net.Isolate(master, append(c.Everybody(), jepsen.Clients)...)
-		return nil
-	}},
 	{"SIGTERM", (*jepsen.Cluster).Terminate},
 }
 
