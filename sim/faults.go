@@ -3,6 +3,7 @@ package sim
 import (
 	"slices"
 
+	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/internal/ids"
 )
@@ -65,11 +66,22 @@ func (s *schedule) fault() {
 	s.settleDisk(n)
 }
 
+// handover is asked for and not done, as long as that process lives.
+type handover struct {
+	n    *Node
+	life *commitlog.Log
+}
+
 // transfer asks n to hand its mastership to any replica.
 func (s *schedule) transfer(n *Node) {
 	to := s.w.Nodes[s.r.IntN(len(s.w.Nodes))].ID
 	s.w.Tracef("n%d is told to hand over to %d", n.ID, to)
-	n.Transfer(to, func(err error) { s.w.Tracef("n%d hands over to %d: %v", n.ID, to, err) })
+	h := &handover{n, n.Log}
+	s.handing[h] = true
+	n.Transfer(to, func(err error) {
+		delete(s.handing, h)
+		s.w.Tracef("n%d hands over to %d: %v", n.ID, to, err)
+	})
 }
 
 // fillAhead prepares the log's space, as the background loop of a node does. A failure is no fault of the replica's.

@@ -86,6 +86,11 @@ func (s *schedule) ill() string {
 	if id := s.lagging(); id != 0 {
 		return fmt.Sprintf("replica %d lags", id)
 	}
+	for h := range s.handing {
+		if h.n.Log == h.life {
+			return fmt.Sprintf("replica %d is handing over", h.n.ID)
+		}
+	}
 	for _, op := range s.ops[s.begun:] {
 		if op.State == Acked && op.Term.Epoch() == rec.Epoch {
 			return ""

@@ -62,7 +62,7 @@ func play(p Params, o Options, do func(*schedule)) (res Result) {
 
 func newSchedule(p Params, o Options) *schedule {
 	s := &schedule{p: p, r: rand.New(rand.NewPCG(p.Seed, 1)), w: NewWorld(), cut: make(map[[2]ids.ReplicaID]bool), arrival: make(map[[2]ids.ReplicaID]int64),
-		stride: 64, disk: make(map[ids.ReplicaID]bool), silent: make(map[ids.ReplicaID]bool), paused: make(map[ids.ReplicaID]int64)}
+		stride: 64, disk: make(map[ids.ReplicaID]bool), silent: make(map[ids.ReplicaID]bool), paused: make(map[ids.ReplicaID]int64), handing: make(map[*handover]bool)}
 	s.w.mutant, s.w.trace = o.Mutant, o.Trace
 	s.c = newControllers(s)
 	return s
@@ -91,6 +91,7 @@ type schedule struct {
 	disk    map[ids.ReplicaID]bool  // a disk event is due
 	silent  map[ids.ReplicaID]bool  // its node cannot reach the controllers
 	paused  map[ids.ReplicaID]int64 // until when its process does nothing
+	handing map[*handover]bool      // hand-overs of the mastership that are under way
 }
 
 type event struct {
