@@ -184,6 +184,9 @@ func (r *Replica) lastLed() time.Time {
 // routes are forwarded until each of these groups has had its new master for that long. It returns early when ctx ends. A group in
 // which no other voter can take over is told in the log and not waited for.
 func (n *Node) Drain(ctx context.Context, forward time.Duration) {
+	// A mastership that comes back again and again must not keep the process for ever.
+	ctx, cancel := context.WithTimeout(ctx, forward+2*resignFor)
+	defer cancel()
 	n.draining.Store(true)
 	signal(n.beat)
 	for _, r := range n.open() {
