@@ -26,7 +26,7 @@ run: build ## run a replicated cluster of three nodes on this machine (ARGS="--g
 	bin/ledgermq dev $(ARGS)
 
 test: ## run the tests, the black-box ones against the built binary included
-	go test ./...
+	go test -timeout 25m ./...
 
 race: ## run the tests of the packages that share memory under the race detector
 	tests/ci/race
