@@ -223,6 +223,7 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 	n.mu.Unlock()
 	if given {
 		n.remember(id, w.Lost)
+		n.log.Error().Str("group", w.GroupName).Str("reason", w.Lost).Msg("replica is parked: it neither votes, acknowledges nor leads")
 	}
 	switch {
 	case parked != "":

@@ -234,17 +234,20 @@ func readEverywhere(t *testing.T, c *cluster.Cluster, topic string) map[string]i
 	found := make(map[string]int)
 	for _, g := range route.Groups {
 		var addrs []string
-		for _, info := range groups(t, c) {
-			for _, r := range info.Replicas {
-				if info.Name != g.Group {
-					continue
+		eventually(t, 30*time.Second, "every replica of "+g.Group+" lives", func() (bool, error) {
+			addrs = addrs[:0]
+			for _, info := range groups(t, c) {
+				for _, r := range info.Replicas {
+					if info.Name == g.Group && !r.Live {
+						return false, nil
+					}
+					if info.Name == g.Group {
+						addrs = append(addrs, r.Client)
+					}
 				}
-				if !r.Live {
-					t.Fatalf("%s is not live: start it before reading from every replica", r.Node)
-				}
-				addrs = append(addrs, r.Client)
 			}
-		}
+			return true, nil
+		})
 		if len(addrs) == 0 {
 			t.Fatalf("no replica of %s", g.Group)
 		}

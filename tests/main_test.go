@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,6 +48,8 @@ func start(t *testing.T, o cluster.Options) *cluster.Cluster {
 			t.Errorf("log verify: %v\n%s", err, out)
 		}
 	})
+	// cluster.json is there before the first message is: dev must not be broken while it sends that one.
+	eventually(t, time.Minute, "dev's first message", func() (bool, error) { return strings.Contains(c.Output(), "Ctrl-C ends it"), nil })
 	return c
 }
 

@@ -174,14 +174,14 @@ func (g *guide) start(t *testing.T, i int, more ...string) {
 	})
 }
 
-// stop ends a server with SIGTERM, which must be a clean end.
+// stop ends a server with SIGINT, which must be a clean end. SIGTERM hands its groups over first, and forwards for a while.
 func (g *guide) stop(t *testing.T, i int) {
 	t.Helper()
 	g.mu.Lock()
 	cmd, out := g.running[i], g.output[i]
 	delete(g.running, i)
 	g.mu.Unlock()
-	cmd.Process.Signal(syscall.SIGTERM)
+	cmd.Process.Signal(syscall.SIGINT)
 	timer := time.AfterFunc(30*time.Second, func() { cmd.Process.Kill() })
 	defer timer.Stop()
 	if err := cmd.Wait(); err != nil {
