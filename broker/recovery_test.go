@@ -2,6 +2,8 @@ package broker_test
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -299,16 +301,34 @@ func TestLostIdentities(t *testing.T) {
 	}
 	c.start(node)
 	eventually(t, 20*time.Second, func() error { return c.nodes[node].Ready() })
-	parked := func(why string) {
+	// identity reads which replica the folder is of, and what it remembers.
+	identity := func(dir string) (id uint64, lost string, err error) {
+		b, err := os.ReadFile(filepath.Join(dir, "replica.json"))
+		if err != nil {
+			return 0, "", err
+		}
+		var f struct {
+			Replica uint64 `json:"replica"`
+			Lost    string `json:"lost"`
+		}
+		err = json.Unmarshal(b, &f)
+		return f.Replica, f.Lost, err
+	}
+	// followed waits until another replica has the old one's place, and takes part.
+	followed := func(old uint64) {
 		t.Helper()
 		c.start(node)
-		eventually(t, 20*time.Second, func() error {
-			if err := c.nodes[node].Ready(); err == nil || !strings.Contains(err.Error(), why) {
-				return fmt.Errorf("%s says %v, want %q in it", node, err, why)
+		eventually(t, 60*time.Second, func() error {
+			if id, _, err := identity(dir); err != nil || id <= old {
+				return fmt.Errorf("the folder of replica %d has replica %d (%v)", old, id, err)
 			}
-			return nil
+			return c.nodes[node].Ready()
 		})
 		w.fill(100, 4, 1<<10)
+	}
+	first, _, err := identity(dir)
+	if err != nil {
+		t.Fatal(err)
 	}
 	// Let the controller see more starts than the backup will have, then restore it.
 	for range 2 {
@@ -329,24 +349,33 @@ func TestLostIdentities(t *testing.T) {
 	if err := os.CopyFS(dir, os.DirFS(backup)); err != nil {
 		t.Fatal(err)
 	}
-	parked("restored backup")
+	followed(first)
 	c.stop(node)
-	// It stays so without anybody who could tell.
-	written, err := os.ReadFile(filepath.Join(dir, "replica.json"))
-	if err != nil || !strings.Contains(string(written), "restored backup") {
-		t.Fatalf("the folder does not remember why its identity is lost: %s (%v)", written, err)
+	// The old one stays lost, without anybody who could tell.
+	lost := filepath.Join(c.dir, node, "lost", fmt.Sprintf("%s-%d", filepath.Base(dir), first))
+	if _, why, err := identity(lost); err != nil || !strings.Contains(why, "restored backup") {
+		t.Fatalf("the folder does not remember why its identity is lost: %q (%v)", why, err)
+	}
+	second, _, err := identity(dir)
+	if err != nil {
+		t.Fatal(err)
 	}
 	c.ctl.Close()
+	kept := t.TempDir()
+	if err := errors.Join(os.Rename(dir, filepath.Join(kept, "new")), os.CopyFS(dir, os.DirFS(lost))); err != nil {
+		t.Fatal(err)
+	}
 	c.start(node)
 	if err := c.nodes[node].Ready(); err == nil || !strings.Contains(err.Error(), "restored backup") {
 		t.Fatalf("without a controller %s says %v", node, err)
 	}
 	c.stop(node)
 	c.startController()
+	// A wiped folder.
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	parked("wiped")
+	followed(second)
 	c.stop(node)
 	// Somebody else's folder.
 	_, err = broker.OpenNode(broker.NodeOptions{ID: "n9", Dir: filepath.Join(c.dir, node), Controllers: []string{c.ctlAt},
