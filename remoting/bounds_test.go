@@ -181,7 +181,7 @@ func TestOutputTotal(t *testing.T) {
 
 // Not parallel: beside the other tests the bytes that keep a connection alive could come too late.
 func TestIdleConnections(t *testing.T) {
-	const idle = 500 * time.Millisecond
+	const idle = 3 * time.Second // longer than a machine under load may hold up the bytes that keep a connection alive
 	var closed atomic.Int32
 	s := serve(t, ServerOptions{IdleTimeout: idle, Handler: echo, Closed: func(*Conn) { closed.Add(1) }})
 	start := time.Now()
@@ -216,7 +216,7 @@ func TestIdleConnections(t *testing.T) {
 		t.Errorf("closed after %v", d)
 	}
 	eventually(t, "two have ended", func() bool { return closed.Load() == 2 })
-	eventually(t, "the others outlive the timeout", func() bool { return time.Since(start) > 3*idle })
+	eventually(t, "the others outlive the timeout", func() bool { return time.Since(start) > 2*idle })
 	if n := closed.Load(); n != 2 {
 		t.Errorf("%d connections were closed", n)
 	}
