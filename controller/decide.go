@@ -20,6 +20,7 @@ const (
 	freshWithin   = 300 * time.Millisecond // how new the word of a replica must be that is to go on alone
 	caughtUpAfter = 3 * time.Second        // a learner that has been caught up for so long becomes a voter; doubled when it flaps
 	maxCaughtUp   = time.Minute            // bound of that doubling
+	flapMemory    = 10 * time.Minute       // how long it is remembered that a replica left the voters
 	activeAfter   = 500 * time.Millisecond // an epoch that is not active by then is given up; doubled with each one in a row
 	maxActive     = 30 * time.Second       // bound of that doubling
 	nearEnd       = 1000                   // entries that a learner may lack and still take the place of a voter at once
@@ -55,10 +56,10 @@ type memberView struct {
 // groupView is what is known of a group now.
 type groupView struct {
 	replicas map[ids.ReplicaID]replicaView
-	newest   time.Duration // since the newest epoch was issued, or since this controller leads
-	failures int           // epochs in a row that were given up
-	flaps    map[ids.ReplicaID]int
-	silence  time.Duration // after which a node counts as silent
+	newest   time.Duration         // since the newest epoch was issued, or since this controller leads
+	failures int                   // epochs in a row that were given up
+	flaps    map[ids.ReplicaID]int // how often a replica left the voters not long ago
+	silence  time.Duration         // after which a node counts as silent
 }
 
 // decision is what to do for a group now. The zero value is: nothing.
@@ -127,8 +128,7 @@ func (v *groupView) electable(set voterSet) bool {
 }
 
 // best returns the voter that should lead: the one with the longest log, then one that does not leave soon, then the one with the
-// lowest slot. Raft's vote has the
-// last word, so an old view does no harm.
+// lowest slot. Raft's vote has the last word, so an old view does no harm.
 func (g *groupEntry) best(v *groupView, set voterSet) ids.ReplicaID {
 	var best ids.ReplicaID
 	for _, r := range g.Replicas { // by slot
@@ -215,7 +215,8 @@ func (g *groupEntry) decideMembers(v *groupView, master ids.ReplicaID) decision 
 		if current.has(r.ID) || r.Lost != "" || !known || !v.mayVote(r.ID) || v.replicas[r.ID].leaving {
 			continue
 		}
-		if m.caughtUp < min(caughtUpAfter<<min(v.flaps[r.ID], maxDoublings), maxCaughtUp) || m.stalled > 0 && m.closed {
+		again := max(v.flaps[r.ID]-1, 0)
+		if m.caughtUp < min(caughtUpAfter<<min(again, maxDoublings), maxCaughtUp) || m.stalled > 0 && m.closed {
 			continue
 		}
 		if next := current.with(r.ID); g.mayIssue(next) == nil {

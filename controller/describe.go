@@ -98,7 +98,7 @@ func (s *State) wantedReplica(g *groupEntry, r *replicaEntry) *pb.WantedReplica 
 		ReplicaId:       uint64(r.ID),
 		Slot:            uint32(r.Slot),
 		SegmentSize:     g.SegmentSize,
-		EpochRecord:     g.Record,
+		EpochRecord:     g.Record.bytes(),
 		Epoch:           uint32(g.Epoch),
 		Starts:          r.Starts,
 		Lost:            r.Lost,
@@ -139,7 +139,7 @@ func (s *State) describe(g *groupEntry, nodes nodeViews) *pb.Group {
 		SegmentSize:   g.SegmentSize,
 		PreferredNode: string(g.Replicas[0].Node),
 		Epoch:         uint32(g.Epoch),
-		EpochRecord:   g.Record,
+		EpochRecord:   g.Record.bytes(),
 	}
 	out.ActiveEpoch, out.ModeVoters = uint32(g.Active), uint32(Voters(g.Answers, g.Members))
 	for _, c := range g.Changes {

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
@@ -18,10 +19,13 @@ import (
 //	Wanted                         the answer
 //
 // All methods may be called from many goroutines, while the State that they are given stands still.
-type Leader struct{ soft }
+type Leader struct {
+	soft
+	deciding sync.Mutex // two nodes' heartbeats must not both decide for a group from what they saw before the other
+}
 
 // NewLeader returns a Leader that does not lead yet. A node counts as silent after silence.
-func NewLeader(silence time.Duration) *Leader { return &Leader{soft{silence: silence}} }
+func NewLeader(silence time.Duration) *Leader { return &Leader{soft: soft{silence: silence}} }
 
 // Begin begins a leadership: nothing is known of any node. End ends it.
 func (l *Leader) Begin(now time.Time, term uint64) { l.reset(now, term) }
@@ -67,6 +71,8 @@ func (l *Leader) Hear(now time.Time, st *State, req *pb.HeartbeatRequest) (*Prop
 // Decide works towards what each group with a replica on the node should have. The node that spoke may be the one that has to know
 // it first.
 func (l *Leader) Decide(now time.Time, st *State, node ids.NodeID) (list []*Proposal) {
+	l.deciding.Lock()
+	defer l.deciding.Unlock()
 	for _, name := range sortedKeys(st.groups) {
 		g := st.groups[name]
 		if !slices.ContainsFunc(g.Replicas, func(r replicaEntry) bool { return r.Node == node }) {

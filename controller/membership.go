@@ -107,22 +107,13 @@ func (g *groupEntry) mayIssue(next voterSet) error {
 	return nil
 }
 
-// record returns the newest one, an empty one before the first. Invariant 3 of State: it decodes.
-func (g *groupEntry) record() raftlog.EpochRecord {
-	if g.Epoch == 0 {
-		return raftlog.EpochRecord{}
-	}
-	record, err := raftlog.DecodeEpochRecord(g.Record)
-	if err != nil {
-		panic(fmt.Sprintf("controller: the record of group %s: %v", g.Name, err))
-	}
-	return record
-}
-
 // voters returns those of the newest epoch.
 func (g *groupEntry) voters() voterSet {
+	if g.Record == nil {
+		return nil
+	}
 	var out voterSet
-	for _, m := range g.record().Voters {
+	for _, m := range g.Record.Voters {
 		out = append(out, m.ID)
 	}
 	slices.Sort(out)
@@ -149,7 +140,7 @@ func (s *State) issue(g *groupEntry, voters voterSet) {
 		}
 	}
 	g.Epoch++
-	g.Record = record.Encode()
+	g.Record = issued(record)
 	if !slices.ContainsFunc(g.Since, func(v voterSet) bool { return slices.Equal(v, voters) }) {
 		g.Since = append(g.Since, voters)
 	}

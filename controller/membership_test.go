@@ -128,8 +128,7 @@ func TestIssueEpoch(t *testing.T) {
 		t.Errorf("an unknown group: %v", err)
 	}
 	must(t, issue(voterSet{1, 2}))
-	record, err := raftlog.DecodeEpochRecord(g.Record)
-	must(t, err)
+	record := g.Record
 	if record.Epoch != 2 || len(record.Voters) != 2 || len(record.Learners) != 1 || g.Active != 1 {
 		t.Errorf("record %+v, active %d", record, g.Active)
 	}
@@ -184,8 +183,7 @@ func TestIssueEpochBounds(t *testing.T) {
 		t.Errorf("a lost replica: %v", err)
 	}
 	must(t, issue(voterSet{1, 2})) // the same voters, without the lost learner
-	record, err := raftlog.DecodeEpochRecord(g.Record)
-	must(t, err)
+	record := g.Record
 	if len(record.Learners) != 0 {
 		t.Errorf("a lost replica learns: %+v", record.Learners)
 	}
@@ -205,7 +203,7 @@ func TestChainsOverlapTwin(t *testing.T) {
 		for _, id := range setOf(first) {
 			record.Voters = append(record.Voters, raftlog.Member{ID: id, Slot: ids.Slot(id), Node: g.replica(id).Node, Incarnation: ids.Incarnation(hexOf(1))})
 		}
-		g.Record = record.Encode()
+		g.Record = issued(record)
 		var walk func(chain []uint)
 		walk = func(chain []uint) {
 			for next := uint(1); next < 16; next++ {
@@ -423,8 +421,40 @@ func TestDecideLearners(t *testing.T) {
 	st.v.replicas[1].members[3] = m
 	st.v.flaps[3] = 2
 	st.want(decision{})
-	delete(st.v.flaps, 3)
+	st.v.flaps[3] = 1 // it left once
 	st.want(decision{voters: voterSet{1, 2, 3}, campaign: 1, joined: 3})
+}
+
+// A replica that leaves again and again waits longer, and one that has been well for a while does not.
+func TestFlapsAreForgotten(t *testing.T) {
+	t.Parallel()
+	_, g := readyState(t, 2, 3, 1)
+	l := NewLeader(time.Second)
+	now := time.UnixMilli(1_700_000_000_000)
+	l.Begin(now, 1)
+	flaps := func() int {
+		v, _ := l.view(now, g)
+		return v.flaps[3]
+	}
+	leave := func() { l.end(now, ids.GroupID(g.ID), g.Epoch, decision{voters: voterSet{1, 2}, left: 3}, true) }
+	if n := flaps(); n != 0 {
+		t.Errorf("at the beginning %d", n)
+	}
+	for want := 1; want <= 3; want++ {
+		leave()
+		if n := flaps(); n != want {
+			t.Errorf("after leaving %d times: %d", want, n)
+		}
+		now = now.Add(flapMemory / 2)
+	}
+	now = now.Add(flapMemory)
+	if n := flaps(); n != 0 {
+		t.Errorf("after a long peace: %d", n)
+	}
+	leave()
+	if n := flaps(); n != 1 {
+		t.Errorf("after a long peace and leaving once: %d", n)
+	}
 }
 
 // A voter with a hung disk answers heartbeats and does not advance; one whose connection is closed is given less time.

@@ -35,7 +35,10 @@ func (*renewCommand) commandType() byte  { return typeRenew }
 
 // inRecord tells whether the newest record names the replica, as a voter or a learner.
 func (g *groupEntry) inRecord(id ids.ReplicaID) bool {
-	_, ok := g.record().Member(id)
+	if g.Record == nil {
+		return false
+	}
+	_, ok := g.Record.Member(id)
 	return ok
 }
 

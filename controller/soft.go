@@ -31,23 +31,42 @@ type plan struct {
 	seen      time.Time     // when it first saw that one
 	first     ids.ReplicaID // the replica that is given the record first
 	failures  int           // epochs in a row that were given up
-	flaps     map[ids.ReplicaID]int
+	flaps     map[ids.ReplicaID]flap
 	proposing bool
 	campaign  ids.ReplicaID // is to campaign
 	order     order         // not given out yet; its to is 0 when there is none
 	stuck     string
 }
 
+// flap is how often a replica left the voters, each time within flapMemory of the time before.
+type flap struct {
+	times int
+	last  time.Time
+}
+
+// count returns the times as of now.
+func (f flap) count(now time.Time) int {
+	if now.Sub(f.last) >= flapMemory {
+		return 0
+	}
+	return f.times
+}
+
+// told is an order to campaign that was given out.
+type told struct {
+	at    time.Time
+	epoch ids.Epoch // the group's newest one then
+}
+
 type softNode struct {
-	session      hexID
-	sequence     uint64    // of the last heartbeat
-	heard        time.Time // when it came; zero: none yet
-	beats        int       // heartbeats taken
-	silent       bool      // said in the log
-	reporting    bool      // a report of this node is on its way through the log
-	reports      map[ids.ReplicaID]*pb.ReplicaReport
-	campaigned   map[ids.ReplicaID]time.Time // when the replica was last told to campaign
-	campaignedIn map[ids.ReplicaID]ids.Epoch // the group's newest epoch then
+	session    hexID
+	sequence   uint64    // of the last heartbeat
+	heard      time.Time // when it came; zero: none yet
+	beats      int       // heartbeats taken
+	silent     bool      // said in the log
+	reporting  bool      // a report of this node is on its way through the log
+	reports    map[ids.ReplicaID]*pb.ReplicaReport
+	campaigned map[ids.ReplicaID]told // when each replica was last told to campaign
 }
 
 func (s *soft) reset(now time.Time, term uint64) {
@@ -71,7 +90,7 @@ func (s *soft) hear(now time.Time, id ids.NodeID, session hexID, sequence uint64
 	}
 	n := s.nodes[id]
 	if n == nil || n.session != session {
-		n = &softNode{session: session, campaigned: map[ids.ReplicaID]time.Time{}, campaignedIn: map[ids.ReplicaID]ids.Epoch{}}
+		n = &softNode{session: session, campaigned: map[ids.ReplicaID]told{}}
 		s.nodes[id] = n
 	} else if sequence <= n.sequence {
 		return false
@@ -131,10 +150,10 @@ func (s *soft) mayCampaign(now time.Time, g *groupEntry, r *replicaEntry) (term 
 	if report.GetEpoch() == 0 || report.GetParked() != "" || report.GetPoisoned() != "" {
 		return 0, false
 	}
-	if last, told := n.campaigned[r.ID]; told && now.Sub(last) < campaignEvery && p.epoch == n.campaignedIn[r.ID] {
+	if last, ok := n.campaigned[r.ID]; ok && now.Sub(last.at) < campaignEvery && last.epoch == p.epoch {
 		return 0, false
 	}
-	n.campaigned[r.ID], n.campaignedIn[r.ID] = now, p.epoch
+	n.campaigned[r.ID] = told{now, p.epoch}
 	if ids.Epoch(report.GetEpoch()) < g.Epoch {
 		return uint64(ids.MakeTerm(g.Epoch, 0)), true
 	}
@@ -159,7 +178,7 @@ func (s *soft) view(now time.Time, g *groupEntry) (*groupView, bool) {
 	}
 	p := s.plans[ids.GroupID(g.ID)]
 	if p == nil {
-		p = &plan{flaps: map[ids.ReplicaID]int{}}
+		p = &plan{flaps: map[ids.ReplicaID]flap{}}
 		s.plans[ids.GroupID(g.ID)] = p
 	}
 	if p.epoch != g.Epoch {
@@ -168,7 +187,7 @@ func (s *soft) view(now time.Time, g *groupEntry) (*groupView, bool) {
 	if g.Active == g.Epoch {
 		p.failures = 0
 	}
-	v := &groupView{replicas: map[ids.ReplicaID]replicaView{}, newest: now.Sub(p.seen), failures: p.failures, flaps: p.flaps, silence: s.silence}
+	v := &groupView{replicas: map[ids.ReplicaID]replicaView{}, newest: now.Sub(p.seen), failures: p.failures, flaps: map[ids.ReplicaID]int{}, silence: s.silence}
 	for _, r := range g.Replicas {
 		rv := replicaView{silent: now.Sub(s.since)}
 		if n := s.nodes[r.Node]; n != nil && !n.heard.IsZero() {
@@ -176,6 +195,9 @@ func (s *soft) view(now time.Time, g *groupEntry) (*groupView, bool) {
 			rv.learnFrom(n.reports[r.ID], r.Lost != "")
 		}
 		v.replicas[r.ID] = rv
+		if n := p.flaps[r.ID].count(now); n > 0 {
+			v.flaps[r.ID] = n
+		}
 	}
 	return v, !p.proposing
 }
@@ -227,7 +249,7 @@ func (s *soft) end(now time.Time, id ids.GroupID, epoch ids.Epoch, d decision, i
 		p.failures++
 	}
 	if d.left != 0 {
-		p.flaps[d.left]++
+		p.flaps[d.left] = flap{p.flaps[d.left].count(now) + 1, now}
 	}
 }
 

@@ -27,7 +27,7 @@ import (
 // Invariants, tested by Check:
 //  1. every replica id is below cluster.NextReplica and occurs once in all groups;
 //  2. a group has as many replicas as its mode says, slots 1 to M in order, each on another registered node;
-//  3. Epoch is 0 until every replica has an incarnation; from then on Record decodes to that epoch and names only replicas
+//  3. Epoch is 0 until every replica has an incarnation; from then on Record is of that epoch and names only replicas
 //     of the group with their incarnations;
 //  4. Active is at most Epoch; Since begins with the voters of Active and has those of Epoch, and no set differs from the first
 //     by more than one voter added and one removed;
@@ -82,11 +82,11 @@ type groupEntry struct {
 	Members     int            `json:"members"` // M
 	MinISR      int            `json:"minISR"`
 	SegmentSize int64          `json:"segmentSize"`
-	Replicas    []replicaEntry `json:"replicas"` // by slot; the first is on the preferred node
-	Epoch       ids.Epoch      `json:"epoch"`    // 0: pending
-	Record      hexBytes       `json:"record,omitempty"`
-	Active      ids.Epoch      `json:"active"`          // last epoch in which a master committed an entry of its own; epoch 1 counts
-	Since       []voterSet     `json:"since,omitempty"` // the voters of that epoch, then the other sets issued since, each once
+	Replicas    []replicaEntry `json:"replicas"`         // by slot; the first is on the preferred node
+	Epoch       ids.Epoch      `json:"epoch"`            // 0: pending
+	Record      *issuedRecord  `json:"record,omitempty"` // nil: pending
+	Active      ids.Epoch      `json:"active"`           // last epoch in which a master committed an entry of its own; epoch 1 counts
+	Since       []voterSet     `json:"since,omitempty"`  // the voters of that epoch, then the other sets issued since, each once
 	Changes     []change       `json:"changes,omitempty"`
 	Master      masterEntry    `json:"master"`
 }
@@ -119,13 +119,30 @@ func (h *hexID) UnmarshalText(b []byte) error {
 
 func (h hexID) isZero() bool { return h == hexID{} }
 
-// hexBytes is a byte string, written in hexadecimal digits.
-type hexBytes []byte
+// issuedRecord is an epoch record with its bytes. In JSON it is those, in hexadecimal digits. It never changes.
+type issuedRecord struct {
+	raftlog.EpochRecord
+	encoded []byte
+}
 
-func (h hexBytes) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(h)), nil }
+func issued(r raftlog.EpochRecord) *issuedRecord { return &issuedRecord{r, r.Encode()} }
 
-func (h *hexBytes) UnmarshalText(b []byte) (err error) {
-	*h, err = hex.DecodeString(string(b))
+// bytes returns the encoded record, nil when there is none yet.
+func (r *issuedRecord) bytes() []byte {
+	if r == nil {
+		return nil
+	}
+	return r.encoded
+}
+
+// MarshalText returns the bytes in hexadecimal digits.
+func (r *issuedRecord) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, r.encoded), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (r *issuedRecord) UnmarshalText(b []byte) (err error) {
+	if r.encoded, err = hex.DecodeString(string(b)); err == nil {
+		r.EpochRecord, err = raftlog.DecodeEpochRecord(r.encoded)
+	}
 	return err
 }
 
@@ -306,14 +323,14 @@ func (s *State) checkGroup(g *groupEntry, seen map[ids.ReplicaID]string) error {
 		nodes[r.Node] = true
 	}
 	if g.Epoch == 0 {
-		if len(g.Record) > 0 || g.Master != (masterEntry{}) || g.Active != 0 || len(g.Since) > 0 || len(g.Changes) > 0 {
+		if g.Record != nil || g.Master != (masterEntry{}) || g.Active != 0 || len(g.Since) > 0 || len(g.Changes) > 0 {
 			return errors.New("it has a record, a master or a history before its first epoch")
 		}
 		return nil
 	}
-	record, err := raftlog.DecodeEpochRecord(g.Record)
-	if err != nil {
-		return err
+	record := g.Record
+	if record == nil {
+		return fmt.Errorf("the record of epoch %d is missing", g.Epoch)
 	}
 	if record.Epoch != g.Epoch || record.Group != ids.GroupID(g.ID) || record.Cluster != ids.ClusterID(s.cluster.Cluster) {
 		return errors.New("its record is of another epoch, group or cluster")

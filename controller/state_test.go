@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/ledgermq/ledgermq/internal/ids"
-	"github.com/ledgermq/ledgermq/raftlog"
 )
 
 func hexOf(b byte) hexID {
@@ -69,10 +68,7 @@ func TestModes(t *testing.T) {
 		s := foundedState(t, 5)
 		must(t, s.Apply(creation("g", 1, test.a, test.m)))
 		reportAll(t, s, "g")
-		record, err := raftlog.DecodeEpochRecord(s.groups["g"].Record)
-		if err != nil {
-			t.Fatalf("mode %d-%d: %v", test.a, test.m, err)
-		}
+		record := s.groups["g"].Record
 		if len(record.Voters) != test.voters || len(record.Voters)+len(record.Learners) != test.m || int(record.MinISR) != test.minISR {
 			t.Errorf("mode %d-%d: %d voters, %d learners, min ISR %d; want %+v", test.a, test.m, len(record.Voters), len(record.Learners), record.MinISR, test)
 		}
@@ -104,11 +100,10 @@ func TestDescribedVoters(t *testing.T) {
 	if got := voters(); len(got) != 3 {
 		t.Errorf("in epoch 1 %v vote", got)
 	}
-	record, err := raftlog.DecodeEpochRecord(g.Record)
-	must(t, err)
+	record := g.Record.EpochRecord
 	// A record that changes the members may make the first slot a learner.
 	record.Learners, record.Voters = record.Voters[:1], record.Voters[1:]
-	g.Record = record.Encode()
+	g.Record = issued(record)
 	if got := voters(); !slices.Equal(got, []uint64{uint64(record.Voters[0].ID), uint64(record.Voters[1].ID)}) {
 		t.Errorf("%v vote, the record names %v", got, record.Voters)
 	}
