@@ -227,6 +227,15 @@ func (c *Client) do(ctx context.Context, fn func(context.Context, pb.ControllerC
 	}
 }
 
+// ask runs one call against the leader and returns its answer.
+func ask[Q, A any](ctx context.Context, c *Client, call func(pb.ControllerClient, context.Context, *Q, ...grpc.CallOption) (*A, error), req *Q) (answer *A, err error) {
+	err = c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
+		answer, err = call(cc, ctx, req)
+		return err
+	})
+	return answer, err
+}
+
 // tryRound tries every target once.
 func (c *Client) tryRound(ctx context.Context, fn func(context.Context, pb.ControllerClient) error) error {
 	queue, err := c.round()
@@ -311,11 +320,7 @@ func (e *unavailableError) Is(target error) bool {
 // The request's session is filled in.
 func (c *Client) RegisterNode(ctx context.Context, req *pb.RegisterNodeRequest) (*pb.RegisterNodeResponse, error) {
 	req.Session = c.session[:]
-	var resp *pb.RegisterNodeResponse
-	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
-		resp, err = cc.RegisterNode(ctx, req)
-		return err
-	})
+	resp, err := ask(ctx, c, pb.ControllerClient.RegisterNode, req)
 	if err != nil {
 		return nil, fmt.Errorf("register node %s: %w", req.GetNodeId(), err)
 	}
@@ -329,11 +334,7 @@ func (c *Client) RegisterNode(ctx context.Context, req *pb.RegisterNodeRequest) 
 func (c *Client) Heartbeat(ctx context.Context, req *pb.HeartbeatRequest) (*pb.HeartbeatResponse, error) {
 	req.Session = c.session[:]
 	req.Sequence = c.beats.Add(1)
-	var resp *pb.HeartbeatResponse
-	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
-		resp, err = cc.Heartbeat(ctx, req)
-		return err
-	})
+	resp, err := ask(ctx, c, pb.ControllerClient.Heartbeat, req)
 	if err != nil {
 		return nil, fmt.Errorf("heartbeat of node %s: %w", req.GetNodeId(), err)
 	}
@@ -344,23 +345,13 @@ func (c *Client) Heartbeat(ctx context.Context, req *pb.HeartbeatRequest) (*pb.H
 // CreateGroup makes a broker group. It returns when the creation is durable; the group is ready when its nodes have created
 // their replicas (see WaitGroup). The same request again returns the same group. Errors: ErrInvalid, ErrExists.
 func (c *Client) CreateGroup(ctx context.Context, req *pb.CreateGroupRequest) (*pb.Group, error) {
-	var resp *pb.Group
-	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
-		resp, err = cc.CreateGroup(ctx, req)
-		return err
-	})
-	return resp, err
+	return ask(ctx, c, pb.ControllerClient.CreateGroup, req)
 }
 
 // ReplaceReplica gives a replica up for ever and its slot to a new, empty one, on node or, when that is empty, on the same node. It
 // returns when that is durable; the new one learns and becomes a voter by itself. Errors: ErrNotFound, ErrInvalid.
 func (c *Client) ReplaceReplica(ctx context.Context, req *pb.ReplaceReplicaRequest) (*pb.Group, error) {
-	var resp *pb.Group
-	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
-		resp, err = cc.ReplaceReplica(ctx, req)
-		return err
-	})
-	return resp, err
+	return ask(ctx, c, pb.ControllerClient.ReplaceReplica, req)
 }
 
 // electAgain is after how long an election that did not come about is ordered again.
@@ -376,10 +367,7 @@ func (c *Client) Elect(ctx context.Context, group, node string) (*pb.Group, erro
 		var g *pb.Group
 		var err error
 		if ordered.IsZero() || time.Since(ordered) > electAgain {
-			err = c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
-				g, err = cc.Elect(ctx, &pb.ElectRequest{Group: group, NodeId: node})
-				return err
-			})
+			g, err = ask(ctx, c, pb.ControllerClient.Elect, &pb.ElectRequest{Group: group, NodeId: node})
 			ordered = time.Now()
 		} else {
 			g, err = c.GetGroup(ctx, group)
@@ -400,12 +388,7 @@ func (c *Client) Elect(ctx context.Context, group, node string) (*pb.Group, erro
 
 // GetGroup returns one group, or ErrNotFound.
 func (c *Client) GetGroup(ctx context.Context, name string) (*pb.Group, error) {
-	var resp *pb.Group
-	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
-		resp, err = cc.GetGroup(ctx, &pb.GetGroupRequest{Name: name})
-		return err
-	})
-	return resp, err
+	return ask(ctx, c, pb.ControllerClient.GetGroup, &pb.GetGroupRequest{Name: name})
 }
 
 // WaitGroup polls GetGroup until the group is ready and has a live master, or ctx ends; then it returns the last answer and
@@ -437,31 +420,19 @@ func (c *Client) WaitGroup(ctx context.Context, name string) (*pb.Group, error) 
 
 // ListGroups returns all groups by name.
 func (c *Client) ListGroups(ctx context.Context) ([]*pb.Group, error) {
-	var resp *pb.ListGroupsResponse
-	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
-		resp, err = cc.ListGroups(ctx, &pb.ListGroupsRequest{})
-		return err
-	})
+	resp, err := ask(ctx, c, pb.ControllerClient.ListGroups, &pb.ListGroupsRequest{})
 	return resp.GetGroups(), err
 }
 
 // ListNodes returns all nodes by id.
 func (c *Client) ListNodes(ctx context.Context) ([]*pb.Node, error) {
-	var resp *pb.ListNodesResponse
-	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
-		resp, err = cc.ListNodes(ctx, &pb.ListNodesRequest{})
-		return err
-	})
+	resp, err := ask(ctx, c, pb.ControllerClient.ListNodes, &pb.ListNodesRequest{})
 	return resp.GetNodes(), err
 }
 
 // Members returns the cluster id and its controllers.
 func (c *Client) Members(ctx context.Context) (*pb.MembersResponse, error) {
-	var resp *pb.MembersResponse
-	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
-		resp, err = cc.Members(ctx, &pb.MembersRequest{})
-		return err
-	})
+	resp, err := ask(ctx, c, pb.ControllerClient.Members, &pb.MembersRequest{})
 	if err != nil {
 		return nil, err
 	}

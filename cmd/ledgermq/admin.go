@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/ledgermq/ledgermq/client"
+	"github.com/ledgermq/ledgermq/controller"
 )
 
 func (t *tool) adminCommand() *cli.Command {
@@ -44,6 +45,18 @@ func (t *tool) admin(least, most int, names string, do func(ctx context.Context,
 		ctx, cancel := context.WithTimeoutCause(c.Context, toolTimeout, fmt.Errorf("no answer within %v", toolTimeout))
 		defer cancel()
 		return explain(c, do(ctx, c, cl))
+	})
+}
+
+// adminControllers is admin for a command that only the controllers are asked.
+func (t *tool) adminControllers(least, most int, names string, do func(ctx context.Context, c *cli.Context, ctl *controller.Client) error) cli.ActionFunc {
+	return t.admin(least, most, names, func(ctx context.Context, c *cli.Context, cl *client.Client) error {
+		ctl, err := newControllers(ctx, c, cl)
+		if err != nil {
+			return err
+		}
+		defer ctl.Close()
+		return do(ctx, c, ctl)
 	})
 }
 

@@ -241,12 +241,7 @@ func uuidText(b []byte) string {
 func (t *tool) adminCluster() *cli.Command {
 	return &cli.Command{
 		Name: "cluster", Usage: "show controllers, nodes and groups", ArgsUsage: " ", Flags: adminFlags(),
-		Action: t.admin(0, 0, "no argument", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
-			ctl, err := newControllers(ctx, c, cl)
-			if err != nil {
-				return err
-			}
-			defer ctl.Close()
+		Action: t.adminControllers(0, 0, "no argument", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
 			v, err := viewCluster(ctx, ctl)
 			if err != nil {
 				return err
@@ -358,12 +353,7 @@ func (t *tool) adminGroup() *cli.Command {
 					&cli.StringFlag{Name: "on", Usage: "`NODE` of the new one; default: the same node"},
 					&cli.StringFlag{Name: "reason", Usage: "for the record, a short `TEXT`"},
 				),
-				Action: t.admin(1, 1, "the group's name", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
-					ctl, err := newControllers(ctx, c, cl)
-					if err != nil {
-						return err
-					}
-					defer ctl.Close()
+				Action: t.adminControllers(1, 1, "the group's name", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
 					g, err := ctl.ReplaceReplica(ctx, &pb.ReplaceReplicaRequest{Group: c.Args().First(), ReplicaId: c.Uint64("replica"), NodeId: c.String("on"), Reason: c.String("reason")})
 					if err != nil {
 						return err
@@ -373,12 +363,7 @@ func (t *tool) adminGroup() *cli.Command {
 			},
 			{
 				Name: "list", Usage: "list broker groups", ArgsUsage: " ", Flags: adminFlags(),
-				Action: t.admin(0, 0, "no argument", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
-					ctl, err := newControllers(ctx, c, cl)
-					if err != nil {
-						return err
-					}
-					defer ctl.Close()
+				Action: t.adminControllers(0, 0, "no argument", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
 					groups, err := ctl.ListGroups(ctx)
 					if err != nil {
 						return err
@@ -392,12 +377,7 @@ func (t *tool) adminGroup() *cli.Command {
 			},
 			{
 				Name: "show", Usage: "show one broker group and its replicas", ArgsUsage: "NAME", Flags: adminFlags(),
-				Action: t.admin(1, 1, "the group's name", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
-					ctl, err := newControllers(ctx, c, cl)
-					if err != nil {
-						return err
-					}
-					defer ctl.Close()
+				Action: t.adminControllers(1, 1, "the group's name", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
 					g, err := ctl.GetGroup(ctx, c.Args().First())
 					if err != nil {
 						return err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/ledgermq/ledgermq/client"
+	"github.com/ledgermq/ledgermq/controller"
 	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 )
 
@@ -15,12 +15,7 @@ func (t *tool) adminElect() *cli.Command {
 	return &cli.Command{
 		Name: "elect", Usage: "make the replica on a node the master of a group, without a failed send", ArgsUsage: "GROUP",
 		Flags: adminFlags(&cli.StringFlag{Name: "node", Required: true, Usage: "`NODE` of the replica that is to be master"}),
-		Action: t.admin(1, 1, "the group's name", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
-			ctl, err := newControllers(ctx, c, cl)
-			if err != nil {
-				return err
-			}
-			defer ctl.Close()
+		Action: t.adminControllers(1, 1, "the group's name", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
 			g, err := ctl.Elect(ctx, c.Args().First(), c.String("node"))
 			if err != nil {
 				return err
@@ -41,12 +36,7 @@ type balanceView struct {
 func (t *tool) adminRebalance() *cli.Command {
 	return &cli.Command{
 		Name: "rebalance", Usage: "give each group its preferred master, one after the other", ArgsUsage: " ", Flags: adminFlags(),
-		Action: t.admin(0, 0, "no argument", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
-			ctl, err := newControllers(ctx, c, cl)
-			if err != nil {
-				return err
-			}
-			defer ctl.Close()
+		Action: t.adminControllers(0, 0, "no argument", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
 			groups, err := ctl.ListGroups(ctx)
 			if err != nil {
 				return err
