@@ -145,7 +145,7 @@ func TestFullDisk(t *testing.T) {
 	t.Run("real", func(t *testing.T) {
 		t.Parallel()
 		if runtime.GOOS != "linux" || os.Getuid() != 0 {
-			t.Skip("a file system is mounted, which needs root on Linux")
+			t.Skip("it mounts a small file system: run it as root on Linux")
 		}
 		testFullDisk(t, func(dir string) smallDisk { return newRealDisk(t, dir) })
 	})
