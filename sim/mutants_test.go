@@ -27,9 +27,11 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// ruleMutants break the rules of membership, one at a time, where they stand: the text old, which must be there once, is replaced
-// and the simulation is built again.
-var ruleMutants = []struct{ name, file, old, new string }{
+// ruleMutant breaks a rule of membership where it stands: the text old, which must be there once, is replaced and the simulation is
+// built again.
+type ruleMutant struct{ name, file, old, new string }
+
+var ruleMutants = []ruleMutant{
 	{"overlap is not checked", "controller/membership.go",
 		"if !overlaps(next, old) {", "if false && !overlaps(next, old) {"},
 	{"overlap is checked with the last active epoch only", "controller/membership.go",
@@ -75,7 +77,7 @@ const (
 // TestHunt runs in the process of a mutant.
 func TestHunt(t *testing.T) {
 	if !*hunt {
-		t.Skip("it is run by TestRuleMutants")
+		t.Skip("it runs in the process of a mutant: `make sim-mutants` builds those")
 	}
 	var f findings
 	note := func(name string, res Result) bool {
@@ -111,18 +113,14 @@ func TestHunt(t *testing.T) {
 // TestRuleMutants builds each mutant, lets it hunt, and prints the table of what killed it.
 func TestRuleMutants(t *testing.T) {
 	if *rules == "" {
-		t.Skip("it builds and runs the simulation once for each mutant: make sim-mutants")
-	}
-	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
+		t.Skip("takes minutes, it builds and runs the simulation once for each mutant: `make sim-mutants` runs it")
 	}
 	wanted := regexp.MustCompile(*rules)
 	for _, m := range ruleMutants {
 		if !wanted.MatchString(m.name) {
 			continue
 		}
-		f := huntMutant(t, root, m.file, m.old, m.new)
+		f := m.hunt(t)
 		t.Logf("%s\n  stories: %s\n  first seed: %d\n  rule: %.200s\n  harm: %.200s", m.name, strings.Join(f.Stories, ", "), f.Seed, f.Rule, f.Harm)
 		if len(f.Stories) == 0 && f.Seed == 0 {
 			t.Errorf("%q survives all stories and %d seeds", m.name, huntSeeds)
@@ -133,27 +131,33 @@ func TestRuleMutants(t *testing.T) {
 // TestRuleMutantsStand: the text that each mutant replaces is still there.
 func TestRuleMutantsStand(t *testing.T) {
 	for _, m := range ruleMutants {
-		mutate(t, filepath.Join("..", m.file), m.old, m.new)
+		m.mutate(t)
 	}
 }
 
-func mutate(t *testing.T, path, old, new string) string {
+// mutate returns the path of the file and its text with the rule broken.
+func (m ruleMutant) mutate(t *testing.T) (path, text string) {
 	t.Helper()
-	text, err := os.ReadFile(path)
+	path, err := filepath.Abs(filepath.Join("..", m.file))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(string(text), old); n != 1 {
-		t.Fatalf("%s has %q %d times, a mutant wants to replace it once: write it anew", path, old, n)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return strings.Replace(string(text), old, new, 1)
+	if n := strings.Count(string(whole), m.old); n != 1 {
+		t.Fatalf("%s has %q %d times, a mutant wants to replace it once: write it anew", path, m.old, n)
+	}
+	return path, strings.Replace(string(whole), m.old, m.new, 1)
 }
 
-func huntMutant(t *testing.T, root, file, old, new string) (f findings) {
+// hunt builds the mutant and lets it look for what kills it.
+func (m ruleMutant) hunt(t *testing.T) (f findings) {
 	t.Helper()
-	path, dir := filepath.Join(root, file), t.TempDir()
-	text := mutate(t, path, old, new)
-	mutated, overlay, bin := filepath.Join(dir, filepath.Base(file)), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "sim.test")
+	dir := t.TempDir()
+	path, text := m.mutate(t)
+	mutated, overlay, bin := filepath.Join(dir, filepath.Base(path)), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "sim.test")
 	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{path: mutated}})
 	if err != nil {
 		t.Fatal(err)

@@ -39,15 +39,13 @@ var Stories = []Story{
 	{"replaced and replaced again", 2, 4, 1, false, func(t *teller) {
 		t.lead(1)
 		t.must(t.issue(1, 2))
-		t.give(1)
-		t.give(2)
+		t.give(1, 2)
 		t.lead(1)
-		t.wait("epoch 2 is active", func() bool { return t.c.active == 2 })
+		t.awaitActive(2)
 		t.silence(1, 3)
 		t.must(t.issue(1, 3))
 		t.part(1, 3)
-		t.give(1)
-		t.give(3)
+		t.give(1, 3)
 		t.lead(1)
 		t.write(1) // on 1 and 3
 		t.afterForbidden(2, 2, 4)
@@ -73,8 +71,7 @@ var Stories = []Story{
 		clear(t.cut)
 		t.part(3)
 		t.drop = func(e peer.Envelope) bool { return e.Msg.GetType() == raftpb.MsgApp }
-		t.give(1)
-		t.give(2)
+		t.give(1, 2)
 		t.campaign(1)
 		t.wait("replica 1 is elected", func() bool { return t.w.Node(1).Status().Master == 1 })
 		t.pass(600) // for its reports
@@ -86,9 +83,7 @@ var Stories = []Story{
 	{"a learner does not count", 2, 3, 1, false, func(t *teller) {
 		t.lead(1)
 		t.must(t.issue(1, 2))
-		t.give(1)
-		t.give(2)
-		t.give(3)
+		t.give(1, 2, 3)
 		t.lead(1)
 		t.write(1)
 		t.part(2)
@@ -98,9 +93,7 @@ var Stories = []Story{
 	{"a learner is not elected", 2, 3, 1, false, func(t *teller) {
 		t.lead(1)
 		t.must(t.issue(1, 2))
-		t.give(1)
-		t.give(2)
-		t.give(3)
+		t.give(1, 2, 3)
 		t.lead(1)
 		t.write(1)
 		t.part(1)
@@ -111,21 +104,18 @@ var Stories = []Story{
 	{"two at once", 2, 4, 1, false, func(t *teller) {
 		t.lead(1)
 		t.must(t.issue(1, 2, 3, 4))
-		for id := range ids.ReplicaID(4) {
-			t.give(id + 1)
-		}
+		t.give(1, 2, 3, 4)
 		t.lead(1)
-		t.wait("epoch 2 is active", func() bool { return t.c.active == 2 })
+		t.awaitActive(2)
 		t.forbidden(1, 2)
 	}},
 	// The set never gets smaller than the min ISR.
 	{"min ISR", 2, 3, 2, false, func(t *teller) {
 		t.lead(1)
 		t.must(t.issue(1, 2))
-		t.give(1)
-		t.give(2)
+		t.give(1, 2)
 		t.lead(1)
-		t.wait("epoch 2 is active", func() bool { return t.c.active == 2 })
+		t.awaitActive(2)
 		t.forbidden(1)
 	}},
 	// Either one of two goes on alone, and both are voters again.
@@ -137,9 +127,9 @@ var Stories = []Story{
 	// A slave leaves and comes back: two epochs, one election in each.
 	{"one election for one epoch", 2, 3, 1, true, func(t *teller) {
 		t.dies(3, 3_000)
-		t.wait("the set has shrunk", func() bool { return t.c.active == 2 })
+		t.awaitActive(2) // without 3
 		t.open(t.w.Node(3))
-		t.wait("replica 3 votes", func() bool { return t.c.active == 3 })
+		t.awaitActive(3) // with it
 		t.pass(2_000)
 		if n := t.w.Check.Masters; n != 3 {
 			t.fail("story: %d elections for 3 epochs", n)
@@ -207,9 +197,12 @@ func (t *teller) must(err error) {
 // pass lets time pass, in virtual milliseconds.
 func (t *teller) pass(ms int64) { t.until(ms*1_000, func() bool { return false }) }
 
-func (t *teller) wait(what string, done func() bool) {
-	if t.w.Check.Err == nil && !t.until(10_000_000, done) && t.w.Check.Err == nil {
-		t.fail("story: not within 10 s: %s: %s", what, t.status())
+func (t *teller) wait(what string, done func() bool) { t.within(10_000, what, done) }
+
+// within waits for a time in virtual milliseconds at most.
+func (t *teller) within(ms int64, what string, done func() bool) {
+	if t.w.Check.Err == nil && !t.until(ms*1_000, done) && t.w.Check.Err == nil {
+		t.fail("story: not within %d ms: %s: %s", ms, what, t.status())
 	}
 }
 
@@ -218,12 +211,19 @@ func (t *teller) issue(voters ...ids.ReplicaID) error {
 	return t.c.apply(controller.NewEpoch(t.w.Group, t.c.newest().Epoch, voters, "a story"))
 }
 
-// give hands the newest record to a replica.
-func (t *teller) give(id ids.ReplicaID) {
-	n := t.w.Node(id)
-	t.adopt(n, t.c.newest())
-	t.settleDisk(n)
-	t.wait(fmt.Sprintf("replica %d adopts", id), func() bool { return n.Replica.Record().Epoch == t.c.newest().Epoch })
+// awaitActive waits until an epoch is noted as active, and no newer one is.
+func (t *teller) awaitActive(epoch ids.Epoch) {
+	t.wait(fmt.Sprintf("epoch %d is active", epoch), func() bool { return t.c.active == epoch })
+}
+
+// give hands the newest record to replicas, one after the other.
+func (t *teller) give(list ...ids.ReplicaID) {
+	for _, id := range list {
+		n := t.w.Node(id)
+		t.adopt(n, t.c.newest())
+		t.settleDisk(n)
+		t.wait(fmt.Sprintf("replica %d adopts", id), func() bool { return n.Replica.Record().Epoch == t.c.newest().Epoch })
+	}
 }
 
 func (t *teller) campaign(id ids.ReplicaID) {
@@ -291,9 +291,7 @@ func (t *teller) forbidden(voters ...ids.ReplicaID) bool {
 // afterForbidden wants an epoch refused. If it is not, replica id leads in it.
 func (t *teller) afterForbidden(id ids.ReplicaID, voters ...ids.ReplicaID) {
 	if t.forbidden(voters...) {
-		for _, v := range voters {
-			t.give(v)
-		}
+		t.give(voters...)
 		t.campaign(id)
 		t.pass(1_000)
 		t.tryWrite(id)
@@ -317,13 +315,10 @@ func (t *teller) dies(id ids.ReplicaID, ms int64) {
 // works wants an operation acknowledged within a time in virtual milliseconds.
 func (t *teller) works(ms int64) {
 	var op *Op
-	done := func() bool {
+	t.within(ms, "an operation is acknowledged", func() bool {
 		if id := t.master(); id != 0 && (op == nil || op.State != Pending && op.State != Acked) {
 			op = t.propose(id)
 		}
 		return op != nil && op.State == Acked
-	}
-	if t.w.Check.Err == nil && !t.until(ms*1_000, done) && t.w.Check.Err == nil {
-		t.fail("story: nothing was acknowledged within %d ms: %s", ms, t.status())
-	}
+	})
 }
