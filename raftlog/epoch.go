@@ -39,7 +39,7 @@ var ErrEpochRecord = errors.New("raftlog: not a valid epoch record")
 // Invariants, tested by Validate:
 //  1. no replica id occurs twice, neither in one list nor in both;
 //  2. no slot and no node occurs twice among the voters, nor twice among the learners; a learner may share both with a voter,
-//     which is how a lost identity is replaced on its own node;
+//     though the controllers issue no such record: a lost replica leaves it before the one that follows comes in;
 //  3. a member's id, slot, node and incarnation are all set: an id without an incarnation names no folder.
 type EpochRecord struct {
 	Cluster ids.ClusterID

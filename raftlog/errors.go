@@ -27,7 +27,7 @@ var (
 	ErrForeignRecord = errors.New("raftlog: the record is of another group")
 )
 
-// NotMasterError is returned by ReadIndex on a replica that is not master, or that stopped to be one while the call waited.
+// NotMasterError is returned by ReadIndex and given by Transfer on a replica that is not master, or that stopped to be one meanwhile.
 type NotMasterError struct {
 	Master ids.ReplicaID // the master this replica knows, 0 when none
 	Term   ids.Term      // the term this replica is in
@@ -45,7 +45,7 @@ type IdentityError struct{ Reason string }
 
 func (e *IdentityError) Error() string { return "raftlog: " + e.Reason }
 
-// ParkedError tells why a replica neither votes, acknowledges nor leads. ReadIndex returns it, Status carries its parts.
+// ParkedError tells why a replica neither votes, acknowledges nor leads. Calls on it return it, Status carries its parts.
 type ParkedError struct {
 	Reason string // one line for an operator
 	Err    error  // what happened below, may be nil
