@@ -181,8 +181,8 @@ func (r *Replica) lastLed() time.Time {
 }
 
 // Drain prepares the end of the process: every group's mastership goes to another voter, and then requests of clients with old
-// routes are forwarded until each of these groups has had its new master for that long. It returns early when ctx ends. A group in
-// which no other voter can take over is told in the log and not waited for.
+// routes are forwarded until each of these groups has had its new master for that long. It returns early when ctx ends, and in any
+// case 2*resignFor after that long. A group in which no other voter can take over is told in the log and not waited for.
 func (n *Node) Drain(ctx context.Context, forward time.Duration) {
 	// A mastership that comes back again and again must not keep the process for ever.
 	ctx, cancel := context.WithTimeout(ctx, forward+2*resignFor)

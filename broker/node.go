@@ -221,7 +221,7 @@ func (n *Node) Replica(group string) *Replica {
 var ErrNoMaster = errors.New("no master known")
 
 // Ready returns nil when every replica that this node is known to have is open and knows a master, and when a controller has said
-// that it needs none: a spare node waits for a group.
+// that it needs none: a spare node waits for a group. A node that drains is not ready.
 func (n *Node) Ready() error {
 	if n.draining.Load() {
 		return errors.New("draining: this node is about to end")

@@ -22,11 +22,20 @@
 //  5. A known master never goes back to one of a lower term.
 //  6. A node id belongs to one check code for ever, and at one time to one process.
 //  7. A member whose data folder was lost is another member: it takes no part under the old identity.
+//  8. Every majority of an epoch's voters meets every majority of each set of voters since the last active epoch: whoever they elect
+//     has all that was committed. Where the command is applied this is checked, so a decision from an old view costs time, never
+//     a message.
+//  9. An epoch never has fewer voters than the group's min ISR. They differ from those of the last active epoch by at most one
+//     that is added and one that is removed.
+//  10. A replica that is lost stays lost. Its slot gets a new id only when no epoch since the last active one names the old one.
+//  11. An order to hand over or to campaign is bound to a term: in another one it means nothing.
 //
-// What must survive is in the replicated state. What nodes repeat five times a second (positions, roles) is soft: the leader
-// keeps it in memory, and a new leader learns it again within one heartbeat.
+// What must survive is in the replicated state. What nodes repeat five times a second, and more often while a replica misses its
+// master or a voter (positions, roles, silences), is soft: the leader keeps it in memory, and a new leader learns it again within one
+// heartbeat.
 //
 // Server, Client and Leader may be used from any goroutine; a State stands still while it is read. Read state.go first, then leader.go,
-// which is what the Server and the simulation share, then member.go.
+// which is what the Server and the simulation share, then membership.go (which voters an epoch may have), decide.go (which ones are
+// wanted), renew.go (what follows a lost replica), and member.go.
 // docs/format/controller.md shows the bytes on disk.
 package controller

@@ -99,7 +99,8 @@ func (l *Leader) Decide(now time.Time, st *State, node ids.NodeID) (list []*Prop
 	return list
 }
 
-// Wanted returns every replica that the node should have, with the record and the order to campaign that it gets now.
+// Wanted returns every replica that the node should have, with the record and the orders to campaign or to hand over that it gets now,
+// and those that it has and that were given up.
 func (l *Leader) Wanted(now time.Time, st *State, node ids.NodeID) (list []*pb.WantedReplica) {
 	for _, name := range sortedKeys(st.groups) {
 		g := st.groups[name]

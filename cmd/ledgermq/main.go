@@ -1,5 +1,6 @@
 // Command ledgermq is the whole of LedgerMQ in one binary: the roles of a cluster (broker, controller, namesrv, or any set of
-// them in one process), a development cluster (dev), and the tools of an operator (admin, produce, consume, log, bench).
+// them in one process), a development cluster (dev), and the tools of an operator (admin, produce, consume, log, bench,
+// jepsen).
 //
 // Flags, environment, the configuration file and the wiring between packages live here and nowhere else. Nothing in this
 // package is called by another one. Exit codes: 0 ok, 1 refused or failed, 2 usage.
