@@ -68,7 +68,7 @@ func WithDialTimeout(d time.Duration) Option { return func(o *options) { o.dialT
 func WithCallTimeout(d time.Duration) Option { return func(o *options) { o.callTimeout = d } }
 
 // WithSlowAfter sets how long a broker may take to answer one send until other sends avoid it for a while, where there is
-// another one, and the name servers are asked whether it was replaced. The default is 500 ms.
+// another one, and the name servers are asked whether it was replaced: then this send ends as ErrUnknown. The default is 500 ms.
 func WithSlowAfter(d time.Duration) Option { return func(o *options) { o.slowAfter = d } }
 
 // WithRouteTimeout bounds how long one name server is waited for. The default is 2 s.

@@ -48,7 +48,7 @@ type ControllerClient interface {
 	// RegisterNode is the first call of a process: it binds the node id to its check code for ever, and makes this process
 	// the one that speaks for the node.
 	RegisterNode(ctx context.Context, in *RegisterNodeRequest, opts ...grpc.CallOption) (*RegisterNodeResponse, error)
-	// Heartbeat is sent by each node every 200 ms. FAILED_PRECONDITION: register (again) first.
+	// Heartbeat is sent by each node every 200 ms, every 50 ms with urgent news. FAILED_PRECONDITION: register (again) first.
 	Heartbeat(ctx context.Context, in *HeartbeatRequest, opts ...grpc.CallOption) (*HeartbeatResponse, error)
 	// CreateGroup answers when the creation is durable, not when the group is ready. The same call again has the same answer.
 	CreateGroup(ctx context.Context, in *CreateGroupRequest, opts ...grpc.CallOption) (*Group, error)
@@ -188,7 +188,7 @@ type ControllerServer interface {
 	// RegisterNode is the first call of a process: it binds the node id to its check code for ever, and makes this process
 	// the one that speaks for the node.
 	RegisterNode(context.Context, *RegisterNodeRequest) (*RegisterNodeResponse, error)
-	// Heartbeat is sent by each node every 200 ms. FAILED_PRECONDITION: register (again) first.
+	// Heartbeat is sent by each node every 200 ms, every 50 ms with urgent news. FAILED_PRECONDITION: register (again) first.
 	Heartbeat(context.Context, *HeartbeatRequest) (*HeartbeatResponse, error)
 	// CreateGroup answers when the creation is durable, not when the group is ready. The same call again has the same answer.
 	CreateGroup(context.Context, *CreateGroupRequest) (*Group, error)
