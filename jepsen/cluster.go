@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +43,19 @@ type ClusterOptions struct {
 type Mode struct{ Answers, Members int }
 
 func (m Mode) String() string { return fmt.Sprintf("%d-%d", m.Answers, m.Members) }
+
+var modeForm = regexp.MustCompile(`^([1-5])-([1-5])$`)
+
+// ParseMode is the opposite of String. It wants 2 replicas or more.
+func ParseMode(text string) (Mode, error) {
+	if d := modeForm.FindStringSubmatch(text); d != nil {
+		m := Mode{Answers: int(d[1][0] - '0'), Members: int(d[2][0] - '0')}
+		if m.Answers <= m.Members && m.Members >= 2 {
+			return m, nil
+		}
+	}
+	return Mode{}, fmt.Errorf("no mode %q: want A-M, such as 2-3, with 2 to 5 replicas of which A answer", text)
+}
 
 // voters is how many there are when all is well.
 func (m Mode) voters() int { return min(m.Members, 2*m.Answers-1) }
@@ -148,7 +162,7 @@ func (c *Cluster) open() (err error) {
 	if c.o.Dir, err = filepath.Abs(c.o.Dir); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(c.o.Dir, "log"), 0o755); err != nil {
+	if err := os.MkdirAll(c.logs(), 0o755); err != nil {
 		return err
 	}
 	lock := filepath.Join(c.o.Dir, "lock")
@@ -231,7 +245,7 @@ func (c *Cluster) member(id string) *member {
 
 // start starts a member that does not run.
 func (c *Cluster) start(id string) error {
-	out, err := os.OpenFile(c.logOf(id), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	out, err := os.OpenFile(filepath.Join(c.logs(), id+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
@@ -264,7 +278,7 @@ func environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "LEDGERMQ_") })
 }
 
-func (c *Cluster) logOf(id string) string { return filepath.Join(c.o.Dir, "log", id+".log") }
+func (c *Cluster) logs() string { return filepath.Join(c.o.Dir, "log") }
 
 // signal sends a signal to a member that runs; wanted tells that it may end of it.
 func (c *Cluster) signal(id string, s syscall.Signal, wanted bool) (ended <-chan struct{}, err error) {
@@ -493,48 +507,7 @@ func (c *Cluster) end(role string) error {
 }
 
 // Logs returns the end of each member's log.
-func (c *Cluster) Logs() string {
-	const tail = 3000
-	var all strings.Builder
-	for _, m := range c.members {
-		data, err := os.ReadFile(c.logOf(m.id))
-		if err == nil && len(data) > 0 {
-			fmt.Fprintf(&all, "--- %s\n%s\n", m.id, data[max(0, len(data)-tail):])
-		}
-	}
-	return all.String()
-}
+func (c *Cluster) Logs() string { return LogEnds(c.logs()) }
 
 // Trouble returns what the members' logs say of panics and data races.
-func (c *Cluster) Trouble() string {
-	var all strings.Builder
-	for _, m := range c.members {
-		data, _ := os.ReadFile(c.logOf(m.id))
-		for _, mark := range []string{"WARNING: DATA RACE", "panic: ", "fatal error: "} {
-			if _, found, ok := strings.Cut(string(data), mark); ok {
-				fmt.Fprintf(&all, "%s: %s%s\n", m.id, mark, found[:min(len(found), 2000)])
-			}
-		}
-	}
-	return all.String()
-}
-
-// Await calls holds every 50 ms until it returns true or an error, or until ctx ends.
-func Await(ctx context.Context, what string, holds func() (bool, error)) error {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		ok, err := holds()
-		if err != nil {
-			return fmt.Errorf("waiting for %s: %w", what, err)
-		}
-		if ok {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waited in vain for %s: %w", what, context.Cause(ctx))
-		case <-tick.C:
-		}
-	}
-}
+func (c *Cluster) Trouble() string { return LogTrouble(c.logs()) }

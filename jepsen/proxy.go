@@ -123,6 +123,16 @@ func (n *Network) Set(from, to string, r Rule) {
 	n.change(func() { n.rules[way{from, to}] = r })
 }
 
+// Isolate cuts a node from the others in both directions.
+func (n *Network) Isolate(node string, others ...string) {
+	n.change(func() {
+		for _, other := range slices.DeleteFunc(slices.Clone(others), func(o string) bool { return o == node }) {
+			n.rules[way{node, other}] = Rule{Cut: true}
+			n.rules[way{other, node}] = Rule{Cut: true}
+		}
+	})
+}
+
 // Heal lifts all rules.
 func (n *Network) Heal() {
 	n.change(func() { clear(n.rules) })
@@ -293,14 +303,4 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// Isolate cuts a node from the others in both directions.
-func (n *Network) Isolate(node string, others ...string) {
-	n.change(func() {
-		for _, other := range slices.DeleteFunc(slices.Clone(others), func(o string) bool { return o == node }) {
-			n.rules[way{node, other}] = Rule{Cut: true}
-			n.rules[way{other, node}] = Rule{Cut: true}
-		}
-	})
 }

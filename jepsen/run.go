@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -31,15 +30,13 @@ type Options struct {
 	Say func(format string, args ...any)
 }
 
-var nameForm = regexp.MustCompile(`^([a-z]+)-([1-5])([1-5])$`)
-
 // ParseName parses a name such as kill-22: the kind of the faults, and the mode 2-2.
 func ParseName(name string) (kind string, mode Mode, err error) {
-	m := nameForm.FindStringSubmatch(name)
-	if m != nil {
-		kind, mode = m[1], Mode{int(m[2][0] - '0'), int(m[3][0] - '0')}
+	kind, digits, _ := strings.Cut(name, "-")
+	if len(digits) == 2 {
+		mode, err = ParseMode(digits[:1] + "-" + digits[1:])
 	}
-	if faults[kind] == nil || mode.Answers > mode.Members || mode.Members < 2 {
+	if faults[kind] == nil || len(digits) != 2 || err != nil {
 		return "", Mode{}, fmt.Errorf("no run %q: want KIND-AM, such as kill-23: a kind (%s) and a mode of 2 replicas or more", name, strings.Join(Kinds(), ", "))
 	}
 	return kind, mode, nil

@@ -2,7 +2,6 @@ package jepsen_test
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -23,7 +22,7 @@ func TestMain(m *testing.M) {
 func TestRun(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("needs a cluster of processes; left out by -short")
+		t.Skip("starts processes of the built binary, for half a minute: run it without -short")
 	}
 	binary, err := cluster.Binary()
 	if err != nil {
@@ -65,7 +64,12 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s: %s %v, %v", name, kind, mode, err)
 		}
 	}
-	for _, name := range []string{"", "kill", "kill-11", "kill-32", "kill-26", "burn-22", "kill-222"} {
+	for _, text := range []string{"", "22", "1-1", "3-2", "2-6", "2-2 "} {
+		if _, err := jepsen.ParseMode(text); err == nil {
+			t.Errorf("the mode %q is taken", text)
+		}
+	}
+	for _, name := range []string{"", "kill", "kill-11", "kill-32", "kill-26", "burn-22", "kill-222", "kill-2-2"} {
 		if _, _, err := jepsen.ParseName(name); err == nil {
 			t.Errorf("%q is taken", name)
 		}
@@ -84,8 +88,8 @@ func TestSchedule(t *testing.T) {
 		for _, s := range jepsen.Schedule(3, kind, 10*time.Minute) {
 			seen[s.Fault] = true
 		}
-		if least := map[string]int{"kill": 7, "pause": 5, "partition": 12, "mixed": 24}[kind]; len(seen) != least {
-			t.Errorf("%s has %d faults, want %d: %v", kind, len(seen), least, fmt.Sprint(seen))
+		if want := map[string]int{"kill": 7, "pause": 5, "partition": 12, "mixed": 24}[kind]; len(seen) != want {
+			t.Errorf("%s has %d faults, want %d: %v", kind, len(seen), want, seen)
 		}
 	}
 }

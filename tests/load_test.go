@@ -18,6 +18,7 @@ import (
 
 	"github.com/ledgermq/ledgermq/client"
 	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/jepsen"
 	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/tests/cluster"
 )
@@ -279,7 +280,7 @@ func readQueue(t *testing.T, ctx context.Context, cl *client.Client, q client.Qu
 	var raw []byte
 	var at ids.QueueOffset
 	var last error
-	err := cluster.Poll(ctx, fmt.Sprintf("%v at %s up to %d", q, q.Broker, high), func() (bool, error) {
+	err := jepsen.Await(ctx, fmt.Sprintf("%v at %s up to %d", q, q.Broker, high), func() (bool, error) {
 		for at < high {
 			r, err := cl.Pull(ctx, q, at, 32, client.PullRaw())
 			if err != nil || r.Status != client.PullFound {

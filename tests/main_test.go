@@ -10,6 +10,7 @@ import (
 
 	"github.com/apache/rocketmq-client-go/v2/rlog"
 
+	"github.com/ledgermq/ledgermq/jepsen"
 	"github.com/ledgermq/ledgermq/tests/cluster"
 )
 
@@ -64,7 +65,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 // eventually polls until holds returns true; an error ends the test at once.
 func eventually(t *testing.T, d time.Duration, what string, holds func() (bool, error)) {
 	t.Helper()
-	if err := cluster.Poll(within(t, d), what, holds); err != nil {
+	if err := jepsen.Await(within(t, d), what, holds); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -34,6 +34,7 @@ import (
 
 	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/internal/vfs"
+	"github.com/ledgermq/ledgermq/jepsen"
 	"github.com/ledgermq/ledgermq/tests/cluster"
 )
 
@@ -236,7 +237,7 @@ func restartUnderLoad(ctx context.Context, w io.Writer, dir, mode string, bytes 
 		_, err := c.Run(loading, "bench", "produce", "--senders", "64", "--batch", "8", "--size", "4096", "--duration", "1h", "--namesrv", c.Namesrv[0])
 		ended <- err
 	})
-	err = cluster.Poll(ctx, "a log of that size", func() (bool, error) {
+	err = jepsen.Await(ctx, "a log of that size", func() (bool, error) {
 		select {
 		case err := <-ended:
 			return false, fmt.Errorf("the load ended: %w", err)

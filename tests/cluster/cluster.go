@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/ledgermq/ledgermq/jepsen"
 )
 
 // Options says what cluster to start. The zero value is that of `ledgermq dev`: three nodes, three groups, mode 2-3.
@@ -106,7 +108,7 @@ func run(ctx context.Context, bin string, base int, dir string, args, env []stri
 	}()
 	ready, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := Poll(ready, "cluster.json", func() (bool, error) {
+	err := jepsen.Await(ready, "cluster.json", func() (bool, error) {
 		select {
 		case <-c.exited:
 			return false, fmt.Errorf("dev ended while starting: %v", c.exit)
@@ -188,41 +190,10 @@ func (c *Cluster) Exited() <-chan struct{} { return c.exited }
 func (c *Cluster) Output() string { return c.output.String() }
 
 // Logs returns the end of each member's log, for the report of a failed test.
-func (c *Cluster) Logs() string {
-	const tail = 4000
-	var all strings.Builder
-	logs, _ := filepath.Glob(filepath.Join(c.Dir, "log", "*.log"))
-	for _, name := range logs {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			continue
-		}
-		if len(data) > tail {
-			data = data[len(data)-tail:]
-		}
-		fmt.Fprintf(&all, "--- %s\n%s\n", filepath.Base(name), data)
-	}
-	return all.String()
-}
+func (c *Cluster) Logs() string { return jepsen.LogEnds(filepath.Join(c.Dir, "log")) }
 
 // Trouble returns what the members' logs say of panics and, when the binary was built with the race detector, of data races.
-func (c *Cluster) Trouble() string {
-	var all strings.Builder
-	logs, _ := filepath.Glob(filepath.Join(c.Dir, "log", "*.log"))
-	for _, name := range logs {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			continue
-		}
-		text := string(data)
-		for _, mark := range []string{"WARNING: DATA RACE", "panic: ", "fatal error: "} {
-			if i := strings.Index(text, mark); i >= 0 {
-				fmt.Fprintf(&all, "--- %s\n%s\n", filepath.Base(name), text[i:min(len(text), i+4000)])
-			}
-		}
-	}
-	return all.String()
-}
+func (c *Cluster) Trouble() string { return jepsen.LogTrouble(filepath.Join(c.Dir, "log")) }
 
 // Run runs one command of the binary, for instance Run(ctx, "admin", "cluster"), and returns its standard output. An *ExitError
 // carries the exit code and the standard error.
@@ -276,26 +247,6 @@ func Run(ctx context.Context, env []string, args ...string) (string, error) {
 		return stdout.String(), &ExitError{Args: args, Code: exit.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 	}
 	return stdout.String(), err
-}
-
-// Poll calls holds every 20 ms until it returns true or an error, or until ctx ends.
-func Poll(ctx context.Context, what string, holds func() (bool, error)) error {
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		ok, err := holds()
-		if err != nil {
-			return fmt.Errorf("waiting for %s: %w", what, err)
-		}
-		if ok {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waited in vain for %s: %w", what, context.Cause(ctx))
-		case <-ticker.C:
-		}
-	}
 }
 
 type lockedBuffer struct {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ledgermq/ledgermq/jepsen"
 )
 
 // Member is one process of the cluster, as cluster.json describes it.
@@ -109,7 +111,7 @@ func (c *Cluster) Terminate(id string) error {
 
 // Ended waits until the member is gone and cluster.json says so.
 func (c *Cluster) Ended(ctx context.Context, id string) error {
-	return Poll(ctx, "the end of "+id, func() (bool, error) {
+	return jepsen.Await(ctx, "the end of "+id, func() (bool, error) {
 		m, err := c.Member(id)
 		return err == nil && !m.Running && !c.owns(m), err
 	})
@@ -122,7 +124,7 @@ func (c *Cluster) end(ctx context.Context, id string, sig syscall.Signal) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	return Poll(ctx, "the end of "+id, func() (bool, error) {
+	return jepsen.Await(ctx, "the end of "+id, func() (bool, error) {
 		if c.owns(m) {
 			return false, nil
 		}

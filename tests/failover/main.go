@@ -84,9 +84,9 @@ func measureAll(ctx context.Context, modes, clients []string, faults []fault, ro
 			return fmt.Errorf("no client %q: use own or go", name)
 		}
 		for _, text := range modes {
-			_, mode, err := jepsen.ParseName("kill-" + strings.ReplaceAll(text, "-", ""))
+			mode, err := jepsen.ParseMode(text)
 			if err != nil {
-				return fmt.Errorf("mode %q: %w", text, err)
+				return err
 			}
 			for i, f := range faults {
 				fmt.Fprintf(os.Stderr, "client %s, mode %v, %s\n", name, mode, f.name)
@@ -115,8 +115,8 @@ const (
 	senders   = 16
 	sendPause = 5 * time.Millisecond // after each send of each sender
 	sendLimit = 10 * time.Second
-	steady    = 300 // sends that are OK in a row of time, before a fault and after it
-	calm      = time.Second
+	steady    = 300         // so many sends are OK before a fault and after it,
+	calm      = time.Second // and at least so long passes
 	stepLimit = 2 * time.Minute
 )
 
