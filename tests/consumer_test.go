@@ -97,13 +97,9 @@ func TestConsumeThroughKill(t *testing.T) {
 		return consumer.ConsumeSuccess
 	})
 	node := masterOf(t, c, "g1")
-	if err := c.Kill(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, c, node)
 	l.awaitMore(t, 200, 60*time.Second)
-	if err := c.Restart(within(t, time.Minute), node); err != nil {
-		t.Fatal(err)
-	}
+	restart(t, c, node)
 	acked := l.end()
 	// A stock client reads its routes every 30 s, and rebalances every 20 s.
 	eventually(t, 2*time.Minute, "every acknowledged message", func() (bool, error) { return got.has(acked), nil })

@@ -3,7 +3,6 @@ package tests
 import (
 	"bytes"
 	"context"
-	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -50,19 +49,16 @@ func TestDevKeepsItsPromises(t *testing.T) {
 	if roles["broker"] != 3 || roles["controller"] != 1 || roles["namesrv"] != 1 || ports[c.Base] != "ns1 remoting" {
 		t.Errorf("roles %v; the first port belongs to %q", roles, ports[c.Base])
 	}
-	refused := func(code int, want string, args ...string) {
+	refuses := func(code int, want string, args ...string) {
 		t.Helper()
 		_, err := c.Run(ctx, args...)
-		var exit *cluster.ExitError
-		if !errors.As(err, &exit) || exit.Code != code || !strings.Contains(exit.Stderr, want) {
-			t.Errorf("%v: got %v, want code %d and %q", args, err, code, want)
-		}
+		refused(t, err, code, want)
 	}
-	refused(1, "n1 runs already", "dev", "start", "n1", "--data", c.Dir)
-	refused(2, "no member n7", "dev", "start", "n7", "--data", c.Dir)
-	refused(1, "in use by another dev cluster", "dev", "--processes", "--data", c.Dir)
-	refused(1, "the port is in use", "dev", "--data", t.TempDir(), "--port-base", strconv.Itoa(c.Base))
-	refused(1, "in use", "dev", "--processes", "--data", t.TempDir(), "--port-base", strconv.Itoa(c.Base))
+	refuses(1, "n1 runs already", "dev", "start", "n1", "--data", c.Dir)
+	refuses(2, "no member n7", "dev", "start", "n7", "--data", c.Dir)
+	refuses(1, "in use by another dev cluster", "dev", "--processes", "--data", c.Dir)
+	refuses(1, "the port is in use", "dev", "--data", t.TempDir(), "--port-base", strconv.Itoa(c.Base))
+	refuses(1, "in use", "dev", "--processes", "--data", t.TempDir(), "--port-base", strconv.Itoa(c.Base))
 
 	if _, err := c.Run(ctx, "produce", "Kept", "a", "b", "--namesrv", c.Namesrv[0]); err != nil {
 		t.Fatal(err)
@@ -75,9 +71,7 @@ func TestDevKeepsItsPromises(t *testing.T) {
 	if err := c.Interrupt(ctx, "n2"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Restart(ctx, "n2"); err != nil {
-		t.Fatal(err)
-	}
+	restart(t, c, "n2")
 	after, err := c.Member("n2")
 	if err != nil {
 		t.Fatal(err)
@@ -115,21 +109,14 @@ func TestDevKeepsItsPromises(t *testing.T) {
 // TestDevLeavesNothingBehind kills the foreground process: its members, those that were started later too, end by themselves.
 func TestDevLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("needs a cluster of processes; left out by -short")
-	}
+	needProcesses(t)
 	c, err := cluster.Start(t.Context(), cluster.Options{Dir: t.TempDir(), Groups: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Stop() // in case it fails
-	ctx := within(t, 2*time.Minute)
-	if err := c.Kill(ctx, "n3"); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Restart(ctx, "n3"); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, c, "n3")
+	restart(t, c, "n3")
 	c.KillForeground()
 	eventually(t, 30*time.Second, "the end of every member", func() (bool, error) {
 		alive, err := c.Alive()
@@ -140,9 +127,7 @@ func TestDevLeavesNothingBehind(t *testing.T) {
 // TestDevInOneProcess runs what `make run` runs, until it is told to end.
 func TestDevInOneProcess(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("needs a cluster; left out by -short")
-	}
+	needProcesses(t)
 	bin, err := cluster.Binary()
 	if err != nil {
 		t.Fatal(err)

@@ -20,15 +20,10 @@ func TestKillMaster(t *testing.T) {
 	l.awaitMore(t, 200, 30*time.Second)
 	for range 2 {
 		node := masterOf(t, c, "g1")
-		if err := c.Kill(t.Context(), node); err != nil {
-			t.Fatal(err)
-		}
+		kill(t, c, node)
 		l.awaitMore(t, 200, 60*time.Second)
-		// The controller believes a node for a second after its last heartbeat.
-		eventually(t, 30*time.Second, "another master of g1", func() (bool, error) { return masterOf(t, c, "g1") != node, nil })
-		if err := c.Restart(within(t, time.Minute), node); err != nil {
-			t.Fatal(err)
-		}
+		awaitOtherMaster(t, c, node, 30*time.Second)
+		restart(t, c, node)
 		l.awaitMore(t, 100, 60*time.Second)
 	}
 	l.check(t, c)
@@ -43,7 +38,7 @@ func TestPauseMaster(t *testing.T) {
 	if err := c.Pause(node); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, "another master of g1", func() (bool, error) { return masterOf(t, c, "g1") != node, nil })
+	awaitOtherMaster(t, c, node, 30*time.Second)
 	l.awaitMore(t, 200, 60*time.Second)
 	// The old master wakes up in the middle of what it was doing, and must find out that its time is over.
 	if err := c.Resume(node); err != nil {
@@ -63,20 +58,14 @@ func TestKillSlave(t *testing.T) {
 	if master == slave {
 		slave = "n3"
 	}
-	if err := c.Kill(t.Context(), slave); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, c, slave)
 	l.awaitMore(t, 500, 60*time.Second)
 	if now := masterOf(t, c, "g1"); now != master {
 		t.Errorf("the master went from %s to %s although only a slave died", master, now)
 	}
-	if err := c.Restart(within(t, time.Minute), slave); err != nil {
-		t.Fatal(err)
-	}
+	restart(t, c, slave)
 	l.awaitMore(t, 200, 60*time.Second)
-	if n := l.failed.Load(); n > 0 {
-		t.Errorf("%d sends failed although the master lived", n)
-	}
+	l.noneFailed(t) // the master lived
 	l.check(t, c)
 }
 
@@ -86,21 +75,13 @@ func TestKillController(t *testing.T) {
 	l := startLoad(t, c, "KillController", senders)
 	l.awaitMore(t, 200, 30*time.Second)
 	node := masterOf(t, c, "g1")
-	if err := c.Kill(t.Context(), "c1"); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, c, "c1")
 	l.awaitMore(t, 500, 60*time.Second)
 	// Without a controller a group still elects a master by itself.
-	if err := c.Kill(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, c, node)
 	l.awaitMore(t, 300, 60*time.Second)
-	if err := c.Restart(within(t, time.Minute), node); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Restart(within(t, time.Minute), "c1"); err != nil {
-		t.Fatal(err)
-	}
+	restart(t, c, node)
+	restart(t, c, "c1")
 	if now := masterOf(t, c, "g1"); now == node {
 		t.Errorf("%s is master of g1 again; nobody moves a master back", node)
 	}
@@ -112,16 +93,10 @@ func TestKillNameServer(t *testing.T) {
 	c := start(t, cluster.Options{})
 	l := startLoad(t, c, "KillNameServer", senders)
 	l.awaitMore(t, 200, 30*time.Second)
-	if err := c.Kill(t.Context(), "ns1"); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, c, "ns1")
 	l.awaitMore(t, 1000, 60*time.Second)
-	if n := l.failed.Load(); n > 0 {
-		t.Errorf("%d sends failed although only the name server is dead", n)
-	}
-	if err := c.Restart(within(t, time.Minute), "ns1"); err != nil {
-		t.Fatal(err)
-	}
+	l.noneFailed(t) // only the name server is dead
+	restart(t, c, "ns1")
 	l.awaitMore(t, 200, 60*time.Second)
 	l.check(t, c)
 }
@@ -133,16 +108,8 @@ func TestKillEverything(t *testing.T) {
 	l := startLoad(t, c, "KillEverything", senders)
 	l.awaitMore(t, 500, 60*time.Second)
 	nodes := []string{"n1", "n2", "n3"}
-	for _, id := range nodes {
-		if err := c.Kill(t.Context(), id); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, id := range nodes {
-		if err := c.Restart(within(t, time.Minute), id); err != nil {
-			t.Fatal(err)
-		}
-	}
+	kill(t, c, nodes...)
+	restart(t, c, nodes...)
 	l.awaitMore(t, 100, 90*time.Second)
 	l.check(t, c)
 }
@@ -160,22 +127,12 @@ func TestNameServersDeadForTwoMinutes(t *testing.T) {
 		eventually(t, time.Minute, "more consumed messages", func() (bool, error) { return received.Load() >= from+n, nil })
 	}
 	awaitReceived(50)
-	for _, id := range []string{"ns1", "ns2"} {
-		if err := c.Kill(t.Context(), id); err != nil {
-			t.Fatal(err)
-		}
-	}
+	kill(t, c, "ns1", "ns2")
 	for dead := time.Now(); time.Since(dead) < 2*time.Minute; {
 		l.awaitMore(t, 50, 30*time.Second)
 		awaitReceived(50)
 	}
-	if n := l.failed.Load(); n > 0 {
-		t.Errorf("%d sends failed although only name servers are dead: %v", n, l.why)
-	}
-	for _, id := range []string{"ns1", "ns2"} {
-		if err := c.Restart(within(t, time.Minute), id); err != nil {
-			t.Fatal(err)
-		}
-	}
+	l.noneFailed(t) // only name servers are dead
+	restart(t, c, "ns1", "ns2")
 	l.check(t, c)
 }

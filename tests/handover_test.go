@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +25,7 @@ func handOver(t *testing.T, c *cluster.Cluster, l *load) string {
 	if err := c.Terminate(old); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "another master of g1", func() (bool, error) { return masterOf(t, c, "g1") != old, nil })
+	awaitOtherMaster(t, c, old, 20*time.Second)
 	l.awaitMore(t, 200, 30*time.Second)
 	t.Logf("longest gap in the hand-over: %d ms (goal %v)", l.gap.Load(), maxHandOver)
 	if gap := time.Duration(l.gap.Load()) * time.Millisecond; gap > 20*maxHandOver {
@@ -44,30 +43,26 @@ func handOver(t *testing.T, c *cluster.Cluster, l *load) string {
 	return old
 }
 
-func (l *load) noneFailed(t *testing.T) {
-	t.Helper()
-	if n := l.failed.Load(); n > 0 {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		t.Errorf("%d sends failed: %v", n, l.why)
-	}
-}
-
-func TestHandOverTwoOfThree(t *testing.T) {
+func TestHandOver(t *testing.T) {
 	t.Parallel()
-	c := start(t, cluster.Options{Groups: 1})
-	own := startOwnLoad(t, c, "HandOverOwn", senders)
-	stock := startLoad(t, c, "HandOverStock", senders)
-	stock.awaitMore(t, 100, 30*time.Second)
-	old := handOver(t, c, own)
-	stock.awaitMore(t, 500, 30*time.Second)
-	own.end()
-	stock.end()
-	own.noneFailed(t)
-	stock.noneFailed(t)
-	restart(t, c, old)
-	own.check(t, c)
-	stock.check(t, c)
+	for _, mode := range []string{"2-2", "2-3"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			c := start(t, cluster.Options{Nodes: int(mode[2] - '0'), Groups: 1, Mode: mode})
+			own := startOwnLoad(t, c, "HandOverOwn", senders)
+			stock := startLoad(t, c, "HandOverStock", senders)
+			stock.awaitMore(t, 100, 30*time.Second)
+			old := handOver(t, c, own)
+			stock.awaitMore(t, 500, 30*time.Second)
+			own.end()
+			stock.end()
+			own.noneFailed(t)
+			stock.noneFailed(t)
+			restart(t, c, old)
+			own.check(t, c)
+			stock.check(t, c)
+		})
+	}
 }
 
 // A second signal ends a node that drains at once; so does the first one when nobody can take over.
@@ -80,7 +75,7 @@ func TestSecondSignal(t *testing.T) {
 	if err := c.Terminate(old); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "another master of g1", func() (bool, error) { return masterOf(t, c, "g1") != old, nil })
+	awaitOtherMaster(t, c, old, 20*time.Second)
 	if m, err := c.Member(old); err != nil || !m.Running {
 		t.Fatalf("%s does not forward: %v", old, err)
 	}
@@ -150,38 +145,13 @@ func TestElect(t *testing.T) {
 	own.noneFailed(t)
 	stock.noneFailed(t)
 
-	refused := func(says string, args ...string) {
-		t.Helper()
-		err := elect(args...)
-		var exit *cluster.ExitError
-		if !errors.As(err, &exit) || exit.Code != 1 || !strings.Contains(exit.Stderr, says) {
-			t.Errorf("elect %v: %v, want exit code 1 and %q", args, err, says)
-		}
-	}
-	refused("does not exist", "nobody", "--node", "n1")
-	refused("no replica on node", "g1", "--node", "n9")
+	refused(t, elect("nobody", "--node", "n1"), 1, "does not exist")
+	refused(t, elect("g1", "--node", "n9"), 1, "no replica on node")
 	kill(t, c, "n3")
 	voters(t, c, "n1", "n2")
-	refused("not a voter", "g1", "--node", "n3")
+	refused(t, elect("g1", "--node", "n3"), 1, "not a voter")
 	restart(t, c, "n3")
 	voters(t, c, "n1", "n2", "n3")
-	own.check(t, c)
-	stock.check(t, c)
-}
-
-func TestHandOverTwoOfTwo(t *testing.T) {
-	t.Parallel()
-	c := start(t, cluster.Options{Nodes: 2, Groups: 1, Mode: "2-2"})
-	own := startOwnLoad(t, c, "HandOverOwn", senders)
-	stock := startLoad(t, c, "HandOverStock", senders)
-	stock.awaitMore(t, 100, 30*time.Second)
-	old := handOver(t, c, own)
-	stock.awaitMore(t, 500, 30*time.Second)
-	own.end()
-	stock.end()
-	own.noneFailed(t)
-	stock.noneFailed(t)
-	restart(t, c, old)
 	own.check(t, c)
 	stock.check(t, c)
 }

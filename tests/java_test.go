@@ -137,13 +137,9 @@ func TestJavaSurvivesKill(t *testing.T) {
 	more(100)
 	for range 2 {
 		node := masterOf(t, c, "g1")
-		if err := c.Kill(t.Context(), node); err != nil {
-			t.Fatal(err)
-		}
+		kill(t, c, node)
 		more(200)
-		if err := c.Restart(within(t, time.Minute), node); err != nil {
-			t.Fatal(err)
-		}
+		restart(t, c, node)
 		more(100)
 	}
 	io.WriteString(stdin, "stop\n")

@@ -175,6 +175,26 @@ func (l *load) awaitMore(t *testing.T, n int64, limit time.Duration) {
 	eventually(t, limit, fmt.Sprintf("%d more messages", n), func() (bool, error) { return l.ok.Load() >= from+n, nil })
 }
 
+// awaitStop waits until sends are refused, every one of them: more of them than there are senders, and none is answered OK meanwhile.
+func (l *load) awaitStop(t *testing.T, limit time.Duration) {
+	t.Helper()
+	eventually(t, limit, "sends stop", func() (bool, error) {
+		ok, failed := l.ok.Load(), l.failed.Load()
+		eventually(t, 30*time.Second, "sends are refused", func() (bool, error) { return l.failed.Load() > failed+senders, nil })
+		return l.ok.Load() == ok, nil
+	})
+}
+
+// noneFailed demands that every send so far was answered OK.
+func (l *load) noneFailed(t *testing.T) {
+	t.Helper()
+	if n := l.failed.Load(); n > 0 {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		t.Errorf("%d sends to %s failed: %v", n, l.topic, l.why)
+	}
+}
+
 // end stops the senders and returns what was answered OK.
 func (l *load) end() map[string]bool {
 	l.stop()

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -21,13 +22,19 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// needProcesses skips a test that starts the built binary when the tests are told to be short.
+func needProcesses(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts processes of the built binary, which takes up to minutes: run it without -short")
+	}
+}
+
 // start runs a cluster for one test. At the end of the test it must stop cleanly, and `log verify` must find every replica
 // equal: no test may break a log without noticing.
 func start(t *testing.T, o cluster.Options) *cluster.Cluster {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a cluster of processes; left out by -short")
-	}
+	needProcesses(t)
 	o.Dir = t.TempDir()
 	c, err := cluster.Start(t.Context(), o)
 	if err != nil {
@@ -67,6 +74,33 @@ func eventually(t *testing.T, d time.Duration, what string, holds func() (bool, 
 	t.Helper()
 	if err := jepsen.Await(within(t, d), what, holds); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// refused demands that a command of the binary failed with an exit code, and said on its standard error what is wanted.
+func refused(t *testing.T, err error, code int, want string) {
+	t.Helper()
+	var exit *cluster.ExitError
+	if !errors.As(err, &exit) || exit.Code != code || !strings.Contains(exit.Stderr, want) {
+		t.Errorf("got %v, want exit code %d and %q", err, code, want)
+	}
+}
+
+func kill(t *testing.T, c *cluster.Cluster, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		if err := c.Kill(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func restart(t *testing.T, c *cluster.Cluster, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		if err := c.Restart(within(t, time.Minute), id); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -115,4 +149,10 @@ func masterOf(t *testing.T, c *cluster.Cluster, group string) string {
 		return node != "", nil
 	})
 	return node
+}
+
+// awaitOtherMaster waits until the master of g1 is on another node. The controller believes a node that is gone for a second.
+func awaitOtherMaster(t *testing.T, c *cluster.Cluster, old string, d time.Duration) {
+	t.Helper()
+	eventually(t, d, "another master of g1 than "+old, func() (bool, error) { return masterOf(t, c, "g1") != old, nil })
 }

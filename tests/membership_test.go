@@ -31,20 +31,6 @@ func voters(t *testing.T, c *cluster.Cluster, want ...string) {
 	})
 }
 
-func kill(t *testing.T, c *cluster.Cluster, id string) {
-	t.Helper()
-	if err := c.Kill(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func restart(t *testing.T, c *cluster.Cluster, id string) {
-	t.Helper()
-	if err := c.Restart(within(t, time.Minute), id); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Mode 2-2: both replicas have every message, and either one goes on alone.
 func TestTwoOfTwo(t *testing.T) {
 	t.Parallel()
@@ -105,11 +91,7 @@ func TestTwoOfTwoWithoutController(t *testing.T) {
 	kill(t, c, "c1")
 	l.awaitMore(t, 500, 60*time.Second) // both replicas live: nothing else stops
 	kill(t, c, "n2")
-	eventually(t, 30*time.Second, "sends stop", func() (bool, error) {
-		ok, failed := l.ok.Load(), l.failed.Load()
-		eventually(t, 30*time.Second, "sends are refused", func() (bool, error) { return l.failed.Load() > failed+senders, nil })
-		return l.ok.Load() == ok, nil
-	})
+	l.awaitStop(t, 30*time.Second)
 	restart(t, c, "c1")
 	voters(t, c, "n1")
 	l.awaitMore(t, 200, 60*time.Second)
@@ -135,8 +117,7 @@ func TestOneAfterAnother(t *testing.T) {
 	kill(t, c, master)
 	voters(t, c, last)
 	l.awaitMore(t, 200, 60*time.Second)
-	restart(t, c, "n1")
-	restart(t, c, master)
+	restart(t, c, "n1", master)
 	voters(t, c, "n1", "n2", "n3")
 	l.awaitMore(t, 100, 60*time.Second)
 	l.check(t, c)

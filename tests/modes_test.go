@@ -21,28 +21,20 @@ func (s *scene) goesOn() {
 	s.l.awaitMore(s.t, 50, 60*time.Second)
 }
 
-// stops waits until sends are refused, every one of them.
+// stops waits until no send is answered OK any more.
 func (s *scene) stops() {
 	s.t.Helper()
-	eventually(s.t, time.Minute, "sends stop", func() (bool, error) {
-		ok, failed := s.l.ok.Load(), s.l.failed.Load()
-		eventually(s.t, 30*time.Second, "sends are refused", func() (bool, error) { return s.l.failed.Load() > failed+senders, nil })
-		return s.l.ok.Load() == ok, nil
-	})
+	s.l.awaitStop(s.t, time.Minute)
 }
 
 func (s *scene) kill(list ...string) {
 	s.t.Helper()
-	for _, id := range list {
-		kill(s.t, s.c, id)
-	}
+	kill(s.t, s.c, list...)
 }
 
 func (s *scene) start(list ...string) {
 	s.t.Helper()
-	for _, id := range list {
-		restart(s.t, s.c, id)
-	}
+	restart(s.t, s.c, list...)
 }
 
 func (s *scene) voters(list ...string) {

@@ -21,9 +21,7 @@ import (
 // secret; a group made by hand; messages; a clean stop of one of them, and its return.
 func TestOperateGuide(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("needs a cluster of processes; left out by -short")
-	}
+	needProcesses(t)
 	base, err := cluster.PortBase()
 	if err != nil {
 		t.Fatal(err)
