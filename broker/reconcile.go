@@ -248,7 +248,7 @@ func (n *Node) retire(id ids.GroupID, h *hosted, w *controllerpb.WantedReplica) 
 		return
 	}
 	from := filepath.Join(n.o.Dir, "groups", id.String())
-	lost := filepath.Join(n.o.Dir, lostFolder)
+	lost := filepath.Join(n.o.Dir, LostFolder)
 	to := filepath.Join(lost, fmt.Sprintf("%s-%d", id, h.file.Replica))
 	err := vfs.MkdirDurable(n.o.FS, lost)
 	if err == nil {
@@ -268,8 +268,8 @@ func (n *Node) retire(id ids.GroupID, h *hosted, w *controllerpb.WantedReplica) 
 	n.mu.Unlock()
 }
 
-// lostFolder holds the folders of replicas that were given up.
-const lostFolder = "lost"
+// LostFolder is the folder, in a node's data folder, that keeps the folders of replicas that were given up.
+const LostFolder = "lost"
 
 // firstSight is called for a replica that has no folder here. It is created only while the controller knows no incarnation of
 // it: an id whose folder is gone is a lost one, never a fresh one. It returns nil when the creation failed.

@@ -37,7 +37,7 @@ type Options struct {
 	// SmallSegments lets SegmentSize go down to 64 KiB, for tests. Below 16 MiB the largest frame is a quarter of the segment.
 	SmallSegments bool
 	// FillAhead in bytes is how far FillAhead keeps zeros ahead of the writer, 16 to 64 MiB, at most one segment. Default
-	// 32 MiB. Negative: none; appends then extend the file, and a sync costs 1.7 times as much.
+	// 32 MiB. Negative: none; appends then extend the file, and a sync costs more: see BenchmarkAppendSync.
 	FillAhead int64
 	// KeepSpare is the number of cut segments that are kept for use as later ones. Default 1. Negative: none.
 	KeepSpare int

@@ -101,6 +101,26 @@ func TestLogVerifyLooksAtAll(t *testing.T) {
 }
 
 // TestLogDump holds the names of records and what --from and --count mean.
+// TestLogVerifyPassesOverLost: a replica that was given up is not one of the group any more. Its folder can still be looked at.
+func TestLogVerifyPassesOverLost(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	damaged := makeReplica(t, dir, "n1", 3)
+	lost := filepath.Join(dir, "n1", "lost")
+	err := errors.Join(os.Remove(filepath.Join(damaged, "log", "meta")), os.MkdirAll(lost, 0o755), os.Rename(damaged, filepath.Join(lost, "ab-1")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	makeReplica(t, dir, "n1", 4)
+	makeReplica(t, dir, "n2", 4)
+	if code, out, stderr := runTool(t, "log", "verify", dir); code != 0 || strings.Contains(out, "lost") {
+		t.Errorf("exit code %d: %s%s", code, out, stderr)
+	}
+	if code, out, stderr := runTool(t, "log", "verify", lost+"/"); code != 1 || !strings.Contains(out+stderr, "meta") {
+		t.Errorf("the lost one by its name: exit code %d: %s%s", code, out, stderr)
+	}
+}
+
 func TestLogDump(t *testing.T) {
 	t.Parallel()
 	folder := makeReplica(t, t.TempDir(), "n1", 5)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ledgermq/ledgermq/broker"
 	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/raftlog"
@@ -32,14 +33,18 @@ type replicaJSON struct {
 	SegmentSize int64  `json:"segmentSize"`
 }
 
-// findReplicas looks for replicas below each folder: a replica's own, a node's data folder, or the folder of a dev cluster.
+// findReplicas looks for replicas below each folder: a replica's own, a node's data folder, or the folder of a dev cluster. Those
+// that were given up are passed over, unless theirs is the folder that is named: what is wrong with them harms nobody.
 func findReplicas(folders []string) ([]replicaFolder, error) {
 	var found []replicaFolder
 	for _, folder := range folders {
 		n := len(found)
-		err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		err := filepath.WalkDir(filepath.Clean(folder), func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return err
+			}
+			if d.IsDir() && d.Name() == broker.LostFolder && path != filepath.Clean(folder) {
+				return fs.SkipDir
 			}
 			if d.IsDir() || d.Name() != "replica.json" {
 				return nil
