@@ -42,6 +42,16 @@ func (s *scene) voters(list ...string) {
 	voters(s.t, s.c, list...)
 }
 
+// epoch holds the newest epoch of the group against a number.
+func (s *scene) epoch(want uint32) {
+	s.t.Helper()
+	for _, g := range groups(s.t, s.c) {
+		if g.Epoch != want {
+			s.t.Errorf("%s is in epoch %d, want %d", g.Name, g.Epoch, want)
+		}
+	}
+}
+
 // The rows of the table that no other test shows: what a mode survives, and what stops it. n1 is master at the beginning.
 func TestModesGuarantee(t *testing.T) {
 	t.Parallel()
@@ -91,6 +101,34 @@ func TestModesGuarantee(t *testing.T) {
 			s.start("n2")
 			s.goesOn()
 			s.voters("n1", "n2")
+			s.epoch(1) // the set never got smaller
+		}},
+		{"2-2", 0, func(s *scene) { // two at once: either one has everything
+			s.kill("n1", "n2")
+			s.stops()
+			s.start("n2")
+			s.voters("n2")
+			s.goesOn()
+			s.start("n1")
+			s.voters("n1", "n2")
+		}},
+		{"1-1", 0, func(s *scene) {
+			s.kill("c1")
+			s.goesOn()
+			s.start("c1")
+			s.kill("n1")
+			s.stops()
+			s.start("n1")
+			s.goesOn()
+		}},
+		{"3-3", 2, func(s *scene) { // a replica and the controller: the third copy is missing until the set may shrink
+			s.kill("c1", "n2")
+			s.stops()
+			s.start("c1")
+			s.voters("n1", "n3")
+			s.goesOn()
+			s.start("n2")
+			s.voters("n1", "n2", "n3")
 		}},
 		{"2-4", 0, func(s *scene) { // the learner takes the place of a voter, and a second one may go
 			s.kill("n2")
