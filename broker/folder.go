@@ -17,7 +17,7 @@ import (
 func (n *Node) create(id ids.GroupID, cluster ids.ClusterID, w *controllerpb.WantedReplica) (replicaFile, error) {
 	fs, groups := n.o.FS, filepath.Join(n.o.Dir, "groups")
 	inc := ids.Incarnation(ids.NewUUID(nil))
-	f := replicaFile{Version: nodeFileVersion, Group: w.GroupName, GroupID: id.String(), Cluster: cluster.String(),
+	f := replicaFile{Version: replicaFileVersion, Group: w.GroupName, GroupID: id.String(), Cluster: cluster.String(),
 		Replica: ids.ReplicaID(w.ReplicaId), Slot: ids.Slot(w.Slot), Incarnation: inc.String(), SegmentSize: w.SegmentSize}
 	tmp, dir := filepath.Join(groups, id.String()+newSuffix), filepath.Join(groups, id.String())
 	if err := vfs.MkdirDurable(fs, tmp); err != nil {

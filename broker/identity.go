@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/internal/vfs"
 )
@@ -19,9 +20,15 @@ type nodeFile struct {
 	CheckCode string            `json:"checkCode"`
 	Cluster   string            `json:"cluster,omitempty"`
 	Peers     map[string]string `json:"peers,omitempty"` // node id to replication address
+	Level     controller.Level  `json:"level,omitempty"` // the cluster's feature level, when it is above 1
 }
 
-const nodeFileVersion = 1
+// Version 2 of node.json has the cluster's feature level, which is above 1: programs that know of no levels refuse the folder.
+const (
+	nodeFileVersion    = 1
+	nodeFileLevels     = 2
+	replicaFileVersion = 1
+)
 
 // loadNodeFile reads node.json, or makes it when the folder is empty. A folder of another node or another format is refused.
 func loadNodeFile(fs vfs.FS, dir string, id ids.NodeID) (nodeFile, error) {
@@ -41,8 +48,11 @@ func loadNodeFile(fs vfs.FS, dir string, id ids.NodeID) (nodeFile, error) {
 	if err := json.Unmarshal(b, &f); err != nil {
 		return f, fmt.Errorf("%s is damaged (%w): restore it, or use an empty folder and replace the node", name, err)
 	}
-	if f.Version != nodeFileVersion {
-		return f, fmt.Errorf("%s has format version %d, this program knows %d: use a program of that version", name, f.Version, nodeFileVersion)
+	if f.Version != nodeFileVersion && f.Version != nodeFileLevels {
+		return f, fmt.Errorf("%s has format version %d, this program knows %d and %d: use a program of that version", name, f.Version, nodeFileVersion, nodeFileLevels)
+	}
+	if err := controller.OwnLevels().Check(f.Level); err != nil {
+		return f, fmt.Errorf("%s: %w", name, err)
 	}
 	if f.Node != id {
 		return f, fmt.Errorf("data folder %s belongs to node %s, not to %s: give it its own folder, or start it as %s", dir, f.Node, id, f.Node)
@@ -54,6 +64,9 @@ func loadNodeFile(fs vfs.FS, dir string, id ids.NodeID) (nodeFile, error) {
 }
 
 func (f nodeFile) save(fs vfs.FS, dir string) error {
+	if f.Level > 1 {
+		f.Version = nodeFileLevels
+	}
 	b, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
 		return err
@@ -87,8 +100,8 @@ func loadReplicaFile(fs vfs.FS, dir string) (replicaFile, error) {
 	if err := json.Unmarshal(b, &f); err != nil {
 		return f, fmt.Errorf("%s is damaged: %w", name, err)
 	}
-	if f.Version != nodeFileVersion {
-		return f, fmt.Errorf("%s has format version %d, this program knows %d", name, f.Version, nodeFileVersion)
+	if f.Version != replicaFileVersion {
+		return f, fmt.Errorf("%s has format version %d, this program knows %d", name, f.Version, replicaFileVersion)
 	}
 	return f, nil
 }

@@ -112,9 +112,43 @@ func (n *Node) controllerTurn(registered *bool) error {
 	if err != nil {
 		return err
 	}
+	if err := n.learnLevel(controller.Level(resp.Level)); err != nil {
+		return err
+	}
 	n.reconcile(resp)
 	n.beats.Add(1)
 	return nil
+}
+
+// learnLevel keeps the cluster's feature level, before anything is done in it: a folder that was used in it must not be opened by a
+// program that does not understand it, also while no controller lives.
+func (n *Node) learnLevel(level controller.Level) error {
+	if level <= n.Level() {
+		return nil
+	}
+	if err := controller.OwnLevels().Check(level); err != nil {
+		n.fail(err)
+		return err
+	}
+	n.mu.Lock()
+	file := n.file
+	n.mu.Unlock()
+	file.Level = level
+	if err := file.save(n.o.FS, n.o.Dir); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.file.Level = level
+	n.mu.Unlock()
+	n.log.Info().Uint32("level", uint32(level)).Msg("the cluster's feature level")
+	return nil
+}
+
+// Level is the cluster's feature level, as far as this node knows: nothing may be said or written that needs a higher one.
+func (n *Node) Level() controller.Level {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return max(n.file.Level, 1)
 }
 
 // report tells the controller the state of all replicas here.

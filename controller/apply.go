@@ -12,6 +12,9 @@ import (
 // Apply changes the state by one command. A *RefusedError means that the command changed nothing. What the proposer compared
 // is compared again here, where it is set: between proposal and apply another command may have come first.
 func (s *State) Apply(c Command) error {
+	if err := s.allows(c); err != nil {
+		return err
+	}
 	switch c := c.(type) {
 	case *foundCommand:
 		return s.applyFound(c)
@@ -27,6 +30,8 @@ func (s *State) Apply(c Command) error {
 		return s.applyGiveUp(c)
 	case *renewCommand:
 		return s.applyRenew(c)
+	case *raiseLevelCommand:
+		return s.applyRaiseLevel(c)
 	}
 	panic(fmt.Sprintf("controller: no way to apply a %T", c))
 }
@@ -37,6 +42,7 @@ func (s *State) applyFound(c *foundCommand) error {
 	}
 	if s.cluster.Cluster.isZero() {
 		s.cluster.Cluster = c.Cluster
+		s.cluster.Level = c.Level.orNone()
 		s.touch(keyCluster)
 	}
 	return nil

@@ -63,6 +63,10 @@ func (c *calls) RegisterNode(ctx context.Context, req *pb.RegisterNodeRequest) (
 	if err := s.checkCluster(cmd.Node, req.GetClusterId()); err != nil {
 		return nil, err
 	}
+	s.readState(func(st *State) { err = st.understood(cmd.Node, LevelsOf(req.GetLevels())) })
+	if err != nil {
+		return nil, err
+	}
 	cmd.Replaces, err = s.silentSession(ctx, cmd)
 	if err != nil {
 		return nil, err
@@ -410,6 +414,7 @@ func (c *calls) ListNodes(ctx context.Context, _ *pb.ListNodesRequest) (*pb.List
 			v := nodes.of(id)
 			n.Live, n.NotHeardYet = v.live, v.early
 			if !v.heard.IsZero() {
+				n.Levels = v.levels.Wire()
 				n.SilentMillis = now.Sub(v.heard).Milliseconds()
 			}
 			resp.Nodes = append(resp.Nodes, n)
@@ -423,7 +428,46 @@ func (c *calls) Members(ctx context.Context, _ *pb.MembersRequest) (*pb.MembersR
 		return nil, err
 	}
 	resp := &pb.MembersResponse{Members: c.s.members(), Term: c.s.view.Load().term}
-	c.s.readState(func(st *State) { resp.ClusterId = st.cluster.Cluster[:] })
+	c.s.readState(func(st *State) { resp.ClusterId, resp.Level = st.cluster.Cluster[:], uint32(st.level()) })
+	return resp, nil
+}
+
+// Upgrade asks every controller and looks at every node before it raises the level.
+func (c *calls) Upgrade(ctx context.Context, _ *pb.UpgradeRequest) (*pb.UpgradeResponse, error) {
+	s := c.s
+	if err := s.confirm(ctx); err != nil {
+		return nil, err
+	}
+	var addresses []string
+	for _, m := range s.members() {
+		addresses = append(addresses, m.GetAddress())
+	}
+	all, err := Dial(addresses, s.o.Secret)
+	if err != nil {
+		return nil, err
+	}
+	defer all.Close()
+	answers, err := all.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	to := s.o.levels.Newest
+	resp := &pb.UpgradeResponse{Level: uint32(to)}
+	s.readState(func(st *State) {
+		resp.Before = uint32(st.level())
+		if err = membersMayRaise(st.level(), to, answers); err == nil {
+			err = s.lead.mayRaise(s.o.Clock(), st, to)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.propose(ctx, &raiseLevelCommand{to}); err != nil {
+		return nil, err
+	}
+	if resp.Before != resp.Level {
+		s.log.Info().Uint32("before", resp.Before).Uint32("level", resp.Level).Msg("the cluster's feature level was raised")
+	}
 	return resp, nil
 }
 
@@ -441,7 +485,7 @@ func (c *calls) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, 
 	v := s.view.Load()
 	resp := &pb.StatusResponse{
 		Id: s.identity.ID, LeaderId: v.leaderID, LeaderAddress: s.o.Peers[v.leaderID], Term: v.term, Failure: v.failure,
-		Members: s.members(), FirstIndex: v.first,
+		Members: s.members(), FirstIndex: v.first, Levels: s.o.levels.Wire(),
 	}
 	m := s.member.Load()
 	if m == nil {
@@ -454,7 +498,7 @@ func (c *calls) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, 
 	defer m.stateMu.RUnlock()
 	hash := m.state.Hash()
 	cluster := m.state.cluster.Cluster
-	resp.Applied, resp.StateHash, resp.ClusterId = m.applied.Index, hash[:], cluster[:]
+	resp.Applied, resp.StateHash, resp.ClusterId, resp.Level = m.applied.Index, hash[:], cluster[:], uint32(m.state.level())
 	return resp, nil
 }
 
@@ -465,7 +509,7 @@ type peerCalls struct {
 }
 
 func (c *peerCalls) Identify(context.Context, *pb.IdentifyRequest) (*pb.IdentifyResponse, error) {
-	resp := &pb.IdentifyResponse{Id: c.s.identity.ID, RaftId: c.s.identity.RaftID}
+	resp := &pb.IdentifyResponse{Id: c.s.identity.ID, RaftId: c.s.identity.RaftID, Levels: c.s.o.levels.Wire()}
 	if m := c.s.membership.Load(); m != nil {
 		resp.Membership = m.proto()
 	}

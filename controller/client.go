@@ -34,6 +34,7 @@ type Client struct {
 	attempt time.Duration
 	call    time.Duration
 	session ids.UUID
+	levels  Levels // that the node's program says it understands; tests play older ones
 	beats   atomic.Uint64
 
 	mu      sync.Mutex
@@ -65,7 +66,7 @@ func Dial(addrs []string, secret []byte, opts ...DialOption) (*Client, error) {
 	if len(addrs) == 0 {
 		return nil, refuse(ErrInvalid, "controller: no address given: want host:port of at least one controller")
 	}
-	c := &Client{secret: secret, attempt: time.Second, call: 5 * time.Second, session: ids.NewUUID(nil)}
+	c := &Client{secret: secret, attempt: time.Second, call: 5 * time.Second, session: ids.NewUUID(nil), levels: OwnLevels()}
 	for _, o := range opts {
 		o(c)
 	}
@@ -301,6 +302,8 @@ func (t *target) reason(err error) string {
 		text = (*h).Error()
 	} else if status.Code(err) == codes.DeadlineExceeded {
 		text = "no answer in time"
+	} else if status.Code(err) == codes.Unimplemented {
+		text = "its program is older and does not know this request: start the new program there"
 	} else if _, cause, dialing := strings.Cut(text, t.addr+": "); dialing && strings.Contains(text, "dial") {
 		text = strings.TrimPrefix(strings.TrimSuffix(cause, `"`), "connect: ")
 	}
@@ -317,9 +320,9 @@ func (e *unavailableError) Is(target error) bool {
 
 // RegisterNode makes this process the one that speaks for the node. While another process of the node is alive it is refused
 // with ErrNodeConflict; after a kill it takes at most the node silence (1 s) until the new process is taken.
-// The request's session is filled in.
+// The request's session and levels are filled in.
 func (c *Client) RegisterNode(ctx context.Context, req *pb.RegisterNodeRequest) (*pb.RegisterNodeResponse, error) {
-	req.Session = c.session[:]
+	req.Session, req.Levels = c.session[:], c.levels.Wire()
 	resp, err := ask(ctx, c, pb.ControllerClient.RegisterNode, req)
 	if err != nil {
 		return nil, fmt.Errorf("register node %s: %w", req.GetNodeId(), err)
@@ -329,10 +332,10 @@ func (c *Client) RegisterNode(ctx context.Context, req *pb.RegisterNodeRequest) 
 }
 
 // Heartbeat reports a node's replicas and brings what the controller wants of it. Give it a deadline of about a second: a
-// report that waits for a leader grows old. ErrUnregistered: call RegisterNode, then go on. The request's session and
-// sequence are filled in, so one request value must not be used by two calls at once.
+// report that waits for a leader grows old. ErrUnregistered: call RegisterNode, then go on. The request's session,
+// sequence and levels are filled in, so one request value must not be used by two calls at once.
 func (c *Client) Heartbeat(ctx context.Context, req *pb.HeartbeatRequest) (*pb.HeartbeatResponse, error) {
-	req.Session = c.session[:]
+	req.Session, req.Levels = c.session[:], c.levels.Wire()
 	req.Sequence = c.beats.Add(1)
 	resp, err := ask(ctx, c, pb.ControllerClient.Heartbeat, req)
 	if err != nil {
@@ -384,6 +387,13 @@ func (c *Client) Elect(ctx context.Context, group, node string) (*pb.Group, erro
 		case <-ticker.C:
 		}
 	}
+}
+
+// Upgrade raises the cluster's feature level to the newest one that the leading controller understands, and returns the one before and
+// the one now. ErrNotNow: somebody does not understand it; the text says who.
+func (c *Client) Upgrade(ctx context.Context) (before, now Level, err error) {
+	resp, err := ask(ctx, c, pb.ControllerClient.Upgrade, &pb.UpgradeRequest{})
+	return Level(resp.GetBefore()), Level(resp.GetLevel()), err
 }
 
 // GetGroup returns one group, or ErrNotFound.

@@ -27,6 +27,7 @@ const (
 	typeIssueEpoch  = 5
 	typeGiveUp      = 6
 	typeRenew       = 7
+	typeRaiseLevel  = 8
 )
 
 // requestID names one proposal of one life of a member.
@@ -38,6 +39,7 @@ type Command interface{ commandType() byte }
 // foundCommand draws the cluster id. It is the first command of the first leader; later ones change nothing.
 type foundCommand struct {
 	Cluster hexID `json:"cluster"`
+	Level   Level `json:"level,omitempty"` // feature level; 0: 1
 }
 
 // registerCommand binds a node id to its check code and makes a process the one that speaks for it.
@@ -108,7 +110,8 @@ func encodeCommand(id requestID, c Command) []byte {
 	return append(b, body...)
 }
 
-// decodeCommand reads what encodeCommand wrote, and nothing else. It returns *UnknownCommandError for another version or type.
+// decodeCommand reads what encodeCommand wrote, and nothing else. It returns *UnknownCommandError for another version or type, and
+// *LevelError for one that sets a feature level that this program does not understand.
 func decodeCommand(b []byte) (requestID, Command, error) {
 	if len(b) < commandHeaderSize || len(b) > maxCommand {
 		return requestID{}, nil, fmt.Errorf("controller command of %d bytes: want %d to %d", len(b), commandHeaderSize, maxCommand)
@@ -133,6 +136,8 @@ func decodeCommand(b []byte) (requestID, Command, error) {
 		c = &giveUpCommand{}
 	case typeRenew:
 		c = &renewCommand{}
+	case typeRaiseLevel:
+		c = &raiseLevelCommand{}
 	default:
 		return id, nil, &UnknownCommandError{b[0], b[1]}
 	}
@@ -142,6 +147,9 @@ func decodeCommand(b []byte) (requestID, Command, error) {
 	}
 	if err := strictJSON(body, c); err != nil {
 		return id, nil, fmt.Errorf("controller command of type %d: %w", b[1], err)
+	}
+	if err := checkLevel(c); err != nil {
+		return id, nil, err
 	}
 	return id, c, nil
 }

@@ -69,7 +69,7 @@ func (s *Server) wanted(node ids.NodeID) *pb.HeartbeatResponse {
 	now := s.o.Clock()
 	s.readState(func(st *State) {
 		resp.ClusterId = append([]byte(nil), st.cluster.Cluster[:]...)
-		resp.Replicas = s.lead.Wanted(now, st, node)
+		resp.Replicas, resp.Level = s.lead.Wanted(now, st, node), uint32(st.level())
 	})
 	return resp
 }

@@ -29,6 +29,7 @@
 //     that is added and one that is removed.
 //  10. A replica that is lost stays lost. Its slot gets a new id only when no epoch since the last active one names the old one.
 //  11. An order to hand over or to campaign is bound to a term: in another one it means nothing.
+//  12. The cluster's feature level never falls, and nothing is proposed, applied or told that needs a higher one (feature.go).
 //
 // What must survive is in the replicated state. What nodes repeat five times a second, and more often while a replica misses its
 // master or a voter (positions, roles, silences), is soft: the leader keeps it in memory, and a new leader learns it again within one

@@ -68,7 +68,7 @@ func TestElectOrder(t *testing.T) {
 	l.Begin(now, 1)
 	hear := func(node ids.NodeID, sequence uint64, rep *pb.ReplicaReport) {
 		rep.GroupId, rep.Epoch, rep.Term = g.ID[:], uint32(g.Epoch), uint64(g.Master.Term)
-		l.hear(now, node, s.nodes[node].Session, sequence, []*pb.ReplicaReport{rep})
+		l.hear(now, node, s.nodes[node].Session, sequence, OwnLevels(), []*pb.ReplicaReport{rep})
 	}
 	hear("n1", 1, &pb.ReplicaReport{ReplicaId: 1, Role: pb.Role_ROLE_MASTER, Members: []*pb.MemberReport{{ReplicaId: 2, CaughtUpMillis: 500}}})
 	hear("n2", 1, &pb.ReplicaReport{ReplicaId: 2, Role: pb.Role_ROLE_FOLLOWER})

@@ -204,7 +204,7 @@ func TestLateHeartbeat(t *testing.T) {
 	n.mustBeat()
 	n.mustBeat()
 	late := n.request()
-	late.Session, late.Sequence = n.client.session[:], n.client.beats.Add(1)
+	late.Session, late.Sequence, late.Levels = n.client.session[:], n.client.beats.Add(1), OwnLevels().Wire()
 	_, r := onlyReplica(t, n)
 	n.mu.Lock()
 	r.starts = 5

@@ -28,7 +28,7 @@ func goldenCommands() []struct {
 		name string
 		c    Command
 	}{
-		{"found", &foundCommand{hexOf(0xc1)}},
+		{"found", &foundCommand{Cluster: hexOf(0xc1)}},
 		{"register", &registerCommand{Node: "n1", CheckCode: hexOf(0xcc), Session: hexOf(0x5e)}},
 		{"report", &reportCommand{Node: "n1", Session: hexOf(0x5e),
 			Addresses: &addresses{Peer: "127.0.0.1:10921", Clients: map[string]string{"g1": "127.0.0.1:10911"}},
@@ -38,6 +38,7 @@ func goldenCommands() []struct {
 		{"issue-epoch", &issueEpochCommand{Group: hexOf(0x61), Epoch: 1, Voters: voterSet{1, 2}, Reason: "replica 3 on node n3 is gone", Millis: 1700000000000}},
 		{"give-up", &giveUpCommand{Group: hexOf(0x61), Replica: 3, Heir: "n4", Reason: "its disk is dead"}},
 		{"renew", &renewCommand{Group: hexOf(0x61), Replica: 3, Epoch: 2}},
+		{"raise-level", &raiseLevelCommand{2}},
 	}
 }
 

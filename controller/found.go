@@ -22,6 +22,7 @@ import (
 // member adopts one, and Raft messages carry its token.
 type founding struct {
 	self   identity
+	newest Level    // that this program understands
 	peers  []string // all ids, sorted
 	others map[string]string
 	ask    func(ctx context.Context, address string) (*pb.IdentifyResponse, error)
@@ -32,7 +33,7 @@ type founding struct {
 // run asks until there is a membership that this member may adopt. It returns *FolderError when it may not, for ever.
 func (f *founding) run(ctx context.Context) (*membership, error) {
 	if len(f.peers) == 1 {
-		return f.decide([]identity{f.self}), nil
+		return f.decide([]identity{f.self}, f.newest), nil
 	}
 	ticker := time.NewTicker(f.every)
 	defer ticker.Stop()
@@ -57,6 +58,7 @@ func (f *founding) run(ctx context.Context) (*membership, error) {
 // once asks every other member, and tells which of them did not answer.
 func (f *founding) once(ctx context.Context) (m *membership, missing string, err error) {
 	found := []identity{f.self}
+	level := f.newest
 	var silent []string
 	for _, id := range f.peers {
 		address, other := f.others[id]
@@ -81,6 +83,7 @@ func (f *founding) once(ctx context.Context) (m *membership, missing string, err
 			return m, "", err
 		}
 		found = append(found, identity{resp.GetId(), resp.GetRaftId()})
+		level = min(level, LevelsOf(resp.GetLevels()).Newest)
 	}
 	if len(silent) > 0 {
 		return nil, strings.Join(silent, ", "), nil
@@ -88,12 +91,13 @@ func (f *founding) once(ctx context.Context) (m *membership, missing string, err
 	if f.self.ID != f.peers[0] {
 		return nil, f.peers[0], nil // the founder will decide
 	}
-	return f.decide(found), "", nil
+	return f.decide(found, level), "", nil
 }
 
-func (f *founding) decide(members []identity) *membership {
+// decide makes the membership, with the newest feature level that all members understand.
+func (f *founding) decide(members []identity, level Level) *membership {
 	slices.SortFunc(members, func(a, b identity) int { return strings.Compare(a.ID, b.ID) })
-	return &membership{Token: hexID(ids.NewUUID(nil)), Members: members}
+	return &membership{Token: hexID(ids.NewUUID(nil)), Members: members, Level: level.orNone()}
 }
 
 // judge tells whether this member is one of m.
@@ -131,7 +135,7 @@ func (m *membership) fits(self identity, peers []string) error {
 }
 
 func membershipOf(p *pb.Membership) *membership {
-	m := &membership{}
+	m := &membership{Level: Level(p.GetLevel()).orNone()}
 	copy(m.Token[:], p.GetToken())
 	for _, i := range p.GetMembers() {
 		m.Members = append(m.Members, identity{i.GetId(), i.GetRaftId()})
@@ -140,7 +144,7 @@ func membershipOf(p *pb.Membership) *membership {
 }
 
 func (m *membership) proto() *pb.Membership {
-	p := &pb.Membership{Token: m.Token[:]}
+	p := &pb.Membership{Token: m.Token[:], Level: uint32(m.Level)}
 	for _, i := range m.Members {
 		p.Members = append(p.Members, &pb.MemberIdentity{Id: i.ID, RaftId: i.RaftID})
 	}

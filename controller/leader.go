@@ -58,7 +58,11 @@ func (l *Leader) Hear(now time.Time, st *State, req *pb.HeartbeatRequest) (*Prop
 	case n == nil || n.Session != session:
 		return nil, refuse(ErrUnregistered, "node %s: this process does not speak for it: register it first", node)
 	}
-	if !l.hear(now, node, session, req.GetSequence(), req.GetReplicas()) {
+	levels := LevelsOf(req.GetLevels())
+	if err := st.understood(node, levels); err != nil {
+		return nil, err
+	}
+	if !l.hear(now, node, session, req.GetSequence(), levels, req.GetReplicas()) {
 		return nil, nil
 	}
 	cmd := st.news(node, session, req)
@@ -155,7 +159,7 @@ func (l *Leader) replaceAfter() time.Duration { return l.silence * 6 / 10 }
 
 // NewFound returns the first command of a cluster. With NewGroup and NewEpoch it makes commands for a State without a Server around
 // it.
-func NewFound(cluster ids.ClusterID) Command { return &foundCommand{hexID(cluster)} }
+func NewFound(cluster ids.ClusterID) Command { return &foundCommand{hexID(cluster), NewestLevel} }
 
 // NewGroup returns the command that makes a group of mode answers-members on nodes, the first of them preferred.
 func NewGroup(id ids.GroupID, name string, answers, members, minISR int, segmentSize int64, nodes []ids.NodeID) Command {

@@ -122,7 +122,7 @@ func (lp *loop) show(term uint64) {
 		if m.state.cluster.Cluster.isZero() {
 			if lp.founded != term {
 				lp.founded = term
-				if err := m.propose(requestID{m.raftID, lp.take()}, &foundCommand{hexID(ids.NewUUID(nil))}); err != nil {
+				if err := m.propose(requestID{m.raftID, lp.take()}, &foundCommand{hexID(ids.NewUUID(nil)), s.membership.Load().Level}); err != nil {
 					s.log.Warn().Err(err).Msg("the cluster could not be founded yet")
 					lp.founded = 0
 				}

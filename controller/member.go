@@ -210,6 +210,9 @@ func (m *member) step(from uint64, data []byte) error {
 
 // propose offers a command. Its result is in the effects of a later advance, if the member still leads then.
 func (m *member) propose(id requestID, c Command) error {
+	if err := m.state.allows(c); err != nil {
+		return err
+	}
 	data := encodeCommand(id, c)
 	if len(data) > maxCommand {
 		return refuse(ErrInvalid, "a command of %d bytes is too large: at most %d", len(data), maxCommand)

@@ -251,7 +251,7 @@ func TestFailedWrite(t *testing.T) {
 	if err == nil || len(fx.messages) > 0 {
 		t.Errorf("after a failed write: %d messages, error %v", len(fx.messages), err)
 	}
-	if err := a.propose(requestID{}, &foundCommand{hexOf(1)}); err == nil {
+	if err := a.propose(requestID{}, &foundCommand{Cluster: hexOf(1)}); err == nil {
 		t.Error("a failed member takes proposals")
 	}
 	m.open(0)
@@ -269,7 +269,7 @@ func TestUnknownCommandStops(t *testing.T) {
 	must(t, err)
 	_, err = m.advance()
 	must(t, err)
-	data := encodeCommand(requestID{}, &foundCommand{hexOf(1)})
+	data := encodeCommand(requestID{}, &foundCommand{Cluster: hexOf(1)})
 	data[1] = 200
 	must(t, m.node.Propose(data))
 	if _, err := m.advance(); err == nil || m.failed == nil {

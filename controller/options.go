@@ -50,6 +50,9 @@ type Options struct {
 	Clock func() time.Time
 	// Logger takes what an operator should know. The zero value says nothing.
 	Logger zerolog.Logger
+
+	// levels are the feature levels that this program says it understands. Default OwnLevels; tests play older programs.
+	levels Levels
 }
 
 // The names that are valid on the wire and in files. That of a node is a NodeID.
@@ -80,6 +83,9 @@ func (o *Options) EnsureDefaults() {
 	}
 	if o.Clock == nil {
 		o.Clock = time.Now
+	}
+	if o.levels == (Levels{}) {
+		o.levels = OwnLevels()
 	}
 }
 

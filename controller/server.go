@@ -230,7 +230,7 @@ func (s *Server) drain() {
 }
 
 func (s *Server) found() error {
-	f := &founding{self: s.identity, peers: sortedKeys(s.o.Peers), others: map[string]string{}, logger: s.log, every: 100 * time.Millisecond}
+	f := &founding{self: s.identity, newest: s.o.levels.Newest, peers: sortedKeys(s.o.Peers), others: map[string]string{}, logger: s.log, every: 100 * time.Millisecond}
 	conns := map[string]*grpc.ClientConn{}
 	defer func() {
 		for _, c := range conns {

@@ -60,6 +60,7 @@ type told struct {
 
 type softNode struct {
 	session    hexID
+	levels     Levels
 	sequence   uint64    // of the last heartbeat
 	heard      time.Time // when it came; zero: none yet
 	beats      int       // heartbeats taken
@@ -82,7 +83,7 @@ func (s *soft) stop() {
 }
 
 // hear takes a heartbeat. It tells false when it is older than one that came before it, or nobody leads here.
-func (s *soft) hear(now time.Time, id ids.NodeID, session hexID, sequence uint64, reports []*pb.ReplicaReport) bool {
+func (s *soft) hear(now time.Time, id ids.NodeID, session hexID, sequence uint64, levels Levels, reports []*pb.ReplicaReport) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.on {
@@ -95,7 +96,7 @@ func (s *soft) hear(now time.Time, id ids.NodeID, session hexID, sequence uint64
 	} else if sequence <= n.sequence {
 		return false
 	}
-	n.sequence, n.heard = sequence, now
+	n.sequence, n.heard, n.levels = sequence, now, levels
 	n.beats++
 	n.reports = make(map[ids.ReplicaID]*pb.ReplicaReport, len(reports))
 	for _, r := range reports {
@@ -282,6 +283,7 @@ type nodeView struct {
 	heard   time.Time // zero: not since this leadership began
 	live    bool
 	early   bool                                // not heard, and had no chance to report yet: nothing can be said of it
+	levels  Levels                              // that its program understands; zero: not heard
 	reports map[ids.ReplicaID]*pb.ReplicaReport // never changed once here
 }
 
@@ -307,7 +309,7 @@ func (s *soft) nodesAt(now time.Time) nodeViews {
 	defer s.mu.Unlock()
 	out := nodeViews{make(map[ids.NodeID]nodeView, len(s.nodes)), now.Sub(s.since) < hearing*s.silence}
 	for id, n := range s.nodes {
-		out.heard[id] = nodeView{heard: n.heard, live: !n.heard.IsZero() && now.Sub(n.heard) < s.silence, reports: n.reports}
+		out.heard[id] = nodeView{heard: n.heard, live: !n.heard.IsZero() && now.Sub(n.heard) < s.silence, levels: n.levels, reports: n.reports}
 	}
 	return out
 }

@@ -43,8 +43,9 @@ type State struct {
 
 // clusterEntry has the key "cluster".
 type clusterEntry struct {
-	Cluster     hexID         `json:"cluster"`     // zero: the cluster was not founded yet
-	NextReplica ids.ReplicaID `json:"nextReplica"` // the next replica id to give; never falls
+	Cluster     hexID         `json:"cluster"`         // zero: the cluster was not founded yet
+	NextReplica ids.ReplicaID `json:"nextReplica"`     // the next replica id to give; never falls
+	Level       Level         `json:"level,omitempty"` // feature level; 0: 1. Never falls
 }
 
 // nodeEntry has the key "node/" + ID.
@@ -238,6 +239,13 @@ func (s *State) Hash() [sha256.Size]byte {
 func stateOf(all []entry) (*State, error) {
 	s := NewState()
 	seenCluster := false
+	for _, e := range all { // before what may be of a form that is not known here
+		if e.key == keyCluster {
+			if err := OwnLevels().Check(levelOf(e.value)); err != nil {
+				return nil, err
+			}
+		}
+	}
 	for _, e := range all {
 		var err error
 		switch {

@@ -25,7 +25,7 @@ func hexOf(b byte) hexID {
 func foundedState(t testing.TB, n int) *State {
 	t.Helper()
 	s := NewState()
-	must(t, s.Apply(&foundCommand{hexOf(0xcc)}))
+	must(t, s.Apply(&foundCommand{Cluster: hexOf(0xcc)}))
 	for i := 1; i <= n; i++ {
 		must(t, s.Apply(&registerCommand{Node: ids.NodeID(fmt.Sprintf("n%d", i)), CheckCode: hexOf(byte(i)), Session: hexOf(byte(i))}))
 	}
@@ -231,7 +231,7 @@ func TestRegistration(t *testing.T) {
 		t.Errorf("before the founding: %v", err)
 	}
 	s = foundedState(t, 1)
-	must(t, s.Apply(&foundCommand{hexOf(0xdd)}))
+	must(t, s.Apply(&foundCommand{Cluster: hexOf(0xdd)}))
 	if s.cluster.Cluster != hexOf(0xcc) {
 		t.Error("the cluster was founded twice")
 	}
@@ -320,7 +320,10 @@ func randomCommand(r *rand.Rand, s *State) Command {
 	node := ids.NodeID(fmt.Sprintf("n%d", r.IntN(6)))
 	switch r.IntN(10) {
 	case 0:
-		return &foundCommand{hexOf(byte(r.IntN(3)))}
+		if r.IntN(3) == 0 {
+			return &raiseLevelCommand{Level(r.IntN(int(NewestLevel) + 1))}
+		}
+		return &foundCommand{Cluster: hexOf(byte(r.IntN(3)))}
 	case 1, 2:
 		c := &registerCommand{Node: node, CheckCode: hexOf(byte(r.IntN(8)/7 + 1)), Session: hexOf(byte(r.IntN(4)))}
 		if n := s.nodes[node]; n != nil && r.IntN(2) == 0 {

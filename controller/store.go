@@ -69,6 +69,7 @@ type identity struct {
 type membership struct {
 	Token   hexID      `json:"token"` // random; Raft messages of another founding are refused
 	Members []identity `json:"members"`
+	Level   Level      `json:"level,omitempty"` // feature level that the cluster begins with; 0: 1
 }
 
 // position is an index and its term.
@@ -182,8 +183,11 @@ func openExisting(dir, name string) (st *store, l *loaded, err error) {
 	}
 	l = &loaded{}
 	err = db.View(func(tx *bbolt.Tx) error { return l.read(tx) })
+	var level *LevelError
 	var place *placeError
-	if errors.As(err, &place) {
+	if errors.As(err, &level) {
+		err = &FolderError{dir, level.Error()}
+	} else if errors.As(err, &place) {
 		err = &DamageError{name, place.place, place.err.Error()}
 	}
 	return &store{db}, l, err

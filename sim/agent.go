@@ -127,7 +127,8 @@ func (a *agent) request() *pb.HeartbeatRequest {
 	}
 	rep := &pb.ReplicaReport{GroupId: bytesOf(ids.UUID(n.w.Group)), ReplicaId: uint64(n.ID), Incarnation: bytesOf(ids.UUID(n.Incarnation)), Starts: n.Log.Meta().Starts}
 	controller.Report(rep, st, last)
-	return &pb.HeartbeatRequest{NodeId: string(n.Name()), CheckCode: bytesOf(n.checkCode()), Session: bytesOf(a.session), Sequence: a.sequence, Replicas: []*pb.ReplicaReport{rep}}
+	return &pb.HeartbeatRequest{NodeId: string(n.Name()), CheckCode: bytesOf(n.checkCode()), Session: bytesOf(a.session), Sequence: a.sequence, Replicas: []*pb.ReplicaReport{rep},
+		Levels: controller.OwnLevels().Wire()}
 }
 
 // obey does what the controller wants of the replica.

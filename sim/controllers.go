@@ -56,7 +56,7 @@ func (c *controllers) found(a, m, minISR int) {
 	}
 	c.must(c.apply(controller.NewGroup(w.Group, groupName, a, m, minISR, SegmentSize, nodes)))
 	for _, n := range w.Nodes {
-		p, err := c.lead.Hear(c.now(), c.state, &pb.HeartbeatRequest{NodeId: string(n.Name()), CheckCode: bytesOf(n.checkCode()), Session: bytesOf(ids.UUID{1, byte(n.ID)}), Sequence: 1,
+		p, err := c.lead.Hear(c.now(), c.state, &pb.HeartbeatRequest{NodeId: string(n.Name()), CheckCode: bytesOf(n.checkCode()), Session: bytesOf(ids.UUID{1, byte(n.ID)}), Sequence: 1, Levels: controller.OwnLevels().Wire(),
 			Replicas: []*pb.ReplicaReport{{GroupId: w.Group[:], ReplicaId: uint64(n.ID), Incarnation: n.Incarnation[:]}}})
 		c.must(err)
 		err = c.apply(p.Command)

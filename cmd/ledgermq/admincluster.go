@@ -20,6 +20,7 @@ import (
 
 type clusterView struct {
 	ClusterID   string           `json:"clusterID"`
+	Level       uint32           `json:"level"` // feature level
 	Controllers []controllerView `json:"controllers"`
 	Nodes       []nodeView       `json:"nodes"`
 	Groups      []groupView      `json:"groups"`
@@ -30,6 +31,7 @@ type controllerView struct {
 	Address string `json:"address"`
 	Leader  bool   `json:"leader"`
 	Applied uint64 `json:"applied"`
+	Levels  string `json:"levels,omitempty"` // feature levels that its program understands
 	Error   string `json:"error,omitempty"`
 }
 
@@ -41,6 +43,7 @@ type nodeView struct {
 	Replicas     int    `json:"replicas"`
 	Peer         string `json:"peer"`
 	Metrics      string `json:"metrics,omitempty"`
+	Levels       string `json:"levels,omitempty"` // feature levels that its program understands
 }
 
 type groupView struct {
@@ -239,16 +242,41 @@ func uuidText(b []byte) string {
 }
 
 func (t *tool) adminCluster() *cli.Command {
+	show := t.adminControllers(0, 0, "no argument", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
+		v, err := viewCluster(ctx, ctl)
+		if err != nil {
+			return err
+		}
+		return t.show(c, v, func(w *tabwriter.Writer) { writeCluster(w, v) })
+	})
 	return &cli.Command{
-		Name: "cluster", Usage: "show controllers, nodes and groups", ArgsUsage: " ", Flags: adminFlags(),
-		Action: t.adminControllers(0, 0, "no argument", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
-			v, err := viewCluster(ctx, ctl)
-			if err != nil {
-				return err
-			}
-			return t.show(c, v, func(w *tabwriter.Writer) { writeCluster(w, v) })
-		}),
+		Name: "cluster", Usage: "show controllers, nodes and groups, or raise the feature level", ArgsUsage: " ", Flags: adminFlags(),
+		Subcommands: []*cli.Command{
+			{
+				Name: "show", Usage: "show controllers, nodes and groups", ArgsUsage: " ", Flags: adminFlags(), Action: show,
+			},
+			{
+				Name: "upgrade", Usage: "raise the feature level to the newest one, when all programs understand it; there is no way back", ArgsUsage: " ", Flags: adminFlags(),
+				Action: t.adminControllers(0, 0, "no argument", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
+					before, now, err := ctl.Upgrade(ctx)
+					if err != nil {
+						return err
+					}
+					return t.show(c, levelView{before, now}, func(w *tabwriter.Writer) {
+						row(w, "LEVEL BEFORE", "LEVEL")
+						row(w, before, now)
+					})
+				}),
+			},
+		},
+		Action: show,
 	}
+}
+
+// levelView is how the cluster's feature level was raised.
+type levelView struct {
+	Before controller.Level `json:"before"`
+	Level  controller.Level `json:"level"`
 }
 
 func viewCluster(ctx context.Context, ctl *controller.Client) (clusterView, error) {
@@ -263,7 +291,7 @@ func viewCluster(ctx context.Context, ctl *controller.Client) (clusterView, erro
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return v, err
 	}
-	v.ClusterID = uuidText(members.GetClusterId())
+	v.ClusterID, v.Level = uuidText(members.GetClusterId()), max(members.GetLevel(), 1)
 	for _, m := range members.GetMembers() {
 		view := controllerView{ID: m.GetId(), Address: m.GetAddress(), Leader: m.GetLeader()}
 		for _, s := range status {
@@ -273,16 +301,20 @@ func viewCluster(ctx context.Context, ctl *controller.Client) (clusterView, erro
 			if s.Err != nil {
 				view.Error = oneLine(s.Err)
 			} else {
-				view.Applied, view.Error = s.Status.GetApplied(), s.Status.GetFailure()
+				view.Applied, view.Error, view.Levels = s.Status.GetApplied(), s.Status.GetFailure(), controller.LevelsOf(s.Status.GetLevels()).String()
 			}
 		}
 		v.Controllers = append(v.Controllers, view)
 	}
 	for _, n := range nodes {
-		v.Nodes = append(v.Nodes, nodeView{
+		view := nodeView{
 			ID: n.GetNodeId(), Live: n.GetLive(), NotHeardYet: n.GetNotHeardYet(), SilentMillis: n.GetSilentMillis(), Replicas: int(n.GetReplicas()),
 			Peer: n.GetAddresses().GetPeer(), Metrics: n.GetAddresses().GetMetrics(),
-		})
+		}
+		if n.GetLevels() != nil {
+			view.Levels = controller.LevelsOf(n.GetLevels()).String()
+		}
+		v.Nodes = append(v.Nodes, view)
 	}
 	for _, g := range groups {
 		v.Groups = append(v.Groups, viewGroup(g))
@@ -292,19 +324,20 @@ func viewCluster(ctx context.Context, ctl *controller.Client) (clusterView, erro
 
 func writeCluster(w *tabwriter.Writer, v clusterView) {
 	row(w, "CLUSTER", v.ClusterID)
+	row(w, "LEVEL", v.Level)
 	fmt.Fprintln(w)
-	row(w, "CONTROLLER", "ADDRESS", "LEADER", "APPLIED", "STATE")
+	row(w, "CONTROLLER", "ADDRESS", "LEADER", "APPLIED", "LEVELS", "STATE")
 	for _, c := range v.Controllers {
-		row(w, c.ID, c.Address, yesNo(c.Leader), c.Applied, firstNonEmpty(c.Error, "ok"))
+		row(w, c.ID, c.Address, yesNo(c.Leader), c.Applied, c.Levels, firstNonEmpty(c.Error, "ok"))
 	}
 	fmt.Fprintln(w)
-	row(w, "NODE", "LIVE", "REPLICAS", "PEER", "METRICS")
+	row(w, "NODE", "LIVE", "REPLICAS", "LEVELS", "PEER", "METRICS")
 	for _, n := range v.Nodes {
 		live := yesNo(n.Live)
 		if n.NotHeardYet {
 			live = notHeardYet
 		}
-		row(w, n.ID, live, n.Replicas, n.Peer, n.Metrics)
+		row(w, n.ID, live, n.Replicas, n.Levels, n.Peer, n.Metrics)
 	}
 	fmt.Fprintln(w)
 	writeGroups(w, v.Groups)

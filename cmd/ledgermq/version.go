@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/ledgermq/ledgermq/controller"
 )
 
 // protocolVersion is the RocketMQ version that answers on the wire carry: V5_5_0.
@@ -18,12 +20,14 @@ type versionInfo struct {
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 	Protocol int    `json:"protocol"`
+	Levels   string `json:"levels"` // feature levels of a cluster that this program understands
 }
 
 func currentVersion() versionInfo {
 	v := versionInfo{
 		Version: "devel", Revision: "unknown", Go: runtime.Version(),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, Protocol: protocolVersion,
+		Levels: controller.OwnLevels().String(),
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -57,8 +61,8 @@ func (t *tool) versionCommand() *cli.Command {
 			if c.Bool("json") {
 				return json.NewEncoder(t.out).Encode(v)
 			}
-			_, err := fmt.Fprintf(t.out, "ledgermq %s (revision %s), %s, %s, RocketMQ protocol %d\n",
-				v.Version, v.Revision, v.Go, v.Platform, v.Protocol)
+			_, err := fmt.Fprintf(t.out, "ledgermq %s (revision %s), %s, %s, RocketMQ protocol %d, feature levels %s\n",
+				v.Version, v.Revision, v.Go, v.Platform, v.Protocol, v.Levels)
 			return err
 		}),
 	}

@@ -186,19 +186,162 @@ func (x *NotLeader) GetLeaderAddress() string {
 	return ""
 }
 
+// Levels are the feature levels that a program understands, from least to newest. Absent or 0: level 1 only, by a program that knows
+// of no levels.
+type Levels struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Least         uint32                 `protobuf:"varint,1,opt,name=least,proto3" json:"least,omitempty"`
+	Newest        uint32                 `protobuf:"varint,2,opt,name=newest,proto3" json:"newest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Levels) Reset() {
+	*x = Levels{}
+	mi := &file_controller_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Levels) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Levels) ProtoMessage() {}
+
+func (x *Levels) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Levels.ProtoReflect.Descriptor instead.
+func (*Levels) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Levels) GetLeast() uint32 {
+	if x != nil {
+		return x.Least
+	}
+	return 0
+}
+
+func (x *Levels) GetNewest() uint32 {
+	if x != nil {
+		return x.Newest
+	}
+	return 0
+}
+
+type UpgradeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeRequest) Reset() {
+	*x = UpgradeRequest{}
+	mi := &file_controller_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeRequest) ProtoMessage() {}
+
+func (x *UpgradeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeRequest.ProtoReflect.Descriptor instead.
+func (*UpgradeRequest) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{2}
+}
+
+type UpgradeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Before        uint32                 `protobuf:"varint,1,opt,name=before,proto3" json:"before,omitempty"`
+	Level         uint32                 `protobuf:"varint,2,opt,name=level,proto3" json:"level,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeResponse) Reset() {
+	*x = UpgradeResponse{}
+	mi := &file_controller_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeResponse) ProtoMessage() {}
+
+func (x *UpgradeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeResponse.ProtoReflect.Descriptor instead.
+func (*UpgradeResponse) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *UpgradeResponse) GetBefore() uint32 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+func (x *UpgradeResponse) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
 type RegisterNodeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	CheckCode     []byte                 `protobuf:"bytes,2,opt,name=check_code,json=checkCode,proto3" json:"check_code,omitempty"` // drawn once by the node and kept in its data folder
 	Session       []byte                 `protobuf:"bytes,3,opt,name=session,proto3" json:"session,omitempty"`                      // drawn by each process; the Go client fills it in
 	ClusterId     []byte                 `protobuf:"bytes,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"` // the cluster that the data folder belongs to; empty: none yet
+	Levels        *Levels                `protobuf:"bytes,5,opt,name=levels,proto3" json:"levels,omitempty"`                        // the Go client fills it in
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RegisterNodeRequest) Reset() {
 	*x = RegisterNodeRequest{}
-	mi := &file_controller_proto_msgTypes[1]
+	mi := &file_controller_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -210,7 +353,7 @@ func (x *RegisterNodeRequest) String() string {
 func (*RegisterNodeRequest) ProtoMessage() {}
 
 func (x *RegisterNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[1]
+	mi := &file_controller_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -223,7 +366,7 @@ func (x *RegisterNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterNodeRequest.ProtoReflect.Descriptor instead.
 func (*RegisterNodeRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{1}
+	return file_controller_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RegisterNodeRequest) GetNodeId() string {
@@ -254,6 +397,13 @@ func (x *RegisterNodeRequest) GetClusterId() []byte {
 	return nil
 }
 
+func (x *RegisterNodeRequest) GetLevels() *Levels {
+	if x != nil {
+		return x.Levels
+	}
+	return nil
+}
+
 type RegisterNodeResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId     []byte                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
@@ -264,7 +414,7 @@ type RegisterNodeResponse struct {
 
 func (x *RegisterNodeResponse) Reset() {
 	*x = RegisterNodeResponse{}
-	mi := &file_controller_proto_msgTypes[2]
+	mi := &file_controller_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -276,7 +426,7 @@ func (x *RegisterNodeResponse) String() string {
 func (*RegisterNodeResponse) ProtoMessage() {}
 
 func (x *RegisterNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[2]
+	mi := &file_controller_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -289,7 +439,7 @@ func (x *RegisterNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterNodeResponse.ProtoReflect.Descriptor instead.
 func (*RegisterNodeResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{2}
+	return file_controller_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RegisterNodeResponse) GetClusterId() []byte {
@@ -317,7 +467,7 @@ type Addresses struct {
 
 func (x *Addresses) Reset() {
 	*x = Addresses{}
-	mi := &file_controller_proto_msgTypes[3]
+	mi := &file_controller_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -329,7 +479,7 @@ func (x *Addresses) String() string {
 func (*Addresses) ProtoMessage() {}
 
 func (x *Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[3]
+	mi := &file_controller_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -342,7 +492,7 @@ func (x *Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Addresses.ProtoReflect.Descriptor instead.
 func (*Addresses) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{3}
+	return file_controller_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Addresses) GetPeer() string {
@@ -395,7 +545,7 @@ type ReplicaReport struct {
 
 func (x *ReplicaReport) Reset() {
 	*x = ReplicaReport{}
-	mi := &file_controller_proto_msgTypes[4]
+	mi := &file_controller_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -407,7 +557,7 @@ func (x *ReplicaReport) String() string {
 func (*ReplicaReport) ProtoMessage() {}
 
 func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[4]
+	mi := &file_controller_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -420,7 +570,7 @@ func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaReport.ProtoReflect.Descriptor instead.
 func (*ReplicaReport) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{4}
+	return file_controller_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReplicaReport) GetGroupId() []byte {
@@ -584,7 +734,7 @@ type MemberReport struct {
 
 func (x *MemberReport) Reset() {
 	*x = MemberReport{}
-	mi := &file_controller_proto_msgTypes[5]
+	mi := &file_controller_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +746,7 @@ func (x *MemberReport) String() string {
 func (*MemberReport) ProtoMessage() {}
 
 func (x *MemberReport) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[5]
+	mi := &file_controller_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +759,7 @@ func (x *MemberReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReport.ProtoReflect.Descriptor instead.
 func (*MemberReport) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{5}
+	return file_controller_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *MemberReport) GetReplicaId() uint64 {
@@ -656,13 +806,14 @@ type HeartbeatRequest struct {
 	Addresses     *Addresses             `protobuf:"bytes,5,opt,name=addresses,proto3" json:"addresses,omitempty"`
 	Replicas      []*ReplicaReport       `protobuf:"bytes,6,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	ClusterId     []byte                 `protobuf:"bytes,7,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Levels        *Levels                `protobuf:"bytes,8,opt,name=levels,proto3" json:"levels,omitempty"` // the Go client fills it in
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HeartbeatRequest) Reset() {
 	*x = HeartbeatRequest{}
-	mi := &file_controller_proto_msgTypes[6]
+	mi := &file_controller_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -674,7 +825,7 @@ func (x *HeartbeatRequest) String() string {
 func (*HeartbeatRequest) ProtoMessage() {}
 
 func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[6]
+	mi := &file_controller_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -687,7 +838,7 @@ func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{6}
+	return file_controller_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *HeartbeatRequest) GetNodeId() string {
@@ -739,6 +890,13 @@ func (x *HeartbeatRequest) GetClusterId() []byte {
 	return nil
 }
 
+func (x *HeartbeatRequest) GetLevels() *Levels {
+	if x != nil {
+		return x.Levels
+	}
+	return nil
+}
+
 type HeartbeatResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId     []byte                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
@@ -746,13 +904,14 @@ type HeartbeatResponse struct {
 	LeaderAddress string                 `protobuf:"bytes,3,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
 	Replicas      []*WantedReplica       `protobuf:"bytes,4,rep,name=replicas,proto3" json:"replicas,omitempty"` // every replica that this node should have
 	Controllers   []*Member              `protobuf:"bytes,5,rep,name=controllers,proto3" json:"controllers,omitempty"`
+	Level         uint32                 `protobuf:"varint,6,opt,name=level,proto3" json:"level,omitempty"` // the cluster's feature level; 0: 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HeartbeatResponse) Reset() {
 	*x = HeartbeatResponse{}
-	mi := &file_controller_proto_msgTypes[7]
+	mi := &file_controller_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +923,7 @@ func (x *HeartbeatResponse) String() string {
 func (*HeartbeatResponse) ProtoMessage() {}
 
 func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[7]
+	mi := &file_controller_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +936,7 @@ func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{7}
+	return file_controller_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *HeartbeatResponse) GetClusterId() []byte {
@@ -815,6 +974,13 @@ func (x *HeartbeatResponse) GetControllers() []*Member {
 	return nil
 }
 
+func (x *HeartbeatResponse) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
 // WantedReplica is one replica that a node should have. A node never deletes one because it is absent from the list.
 type WantedReplica struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
@@ -843,7 +1009,7 @@ type WantedReplica struct {
 
 func (x *WantedReplica) Reset() {
 	*x = WantedReplica{}
-	mi := &file_controller_proto_msgTypes[8]
+	mi := &file_controller_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -855,7 +1021,7 @@ func (x *WantedReplica) String() string {
 func (*WantedReplica) ProtoMessage() {}
 
 func (x *WantedReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[8]
+	mi := &file_controller_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -868,7 +1034,7 @@ func (x *WantedReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantedReplica.ProtoReflect.Descriptor instead.
 func (*WantedReplica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{8}
+	return file_controller_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WantedReplica) GetGroupId() []byte {
@@ -1018,7 +1184,7 @@ type GroupReplica struct {
 
 func (x *GroupReplica) Reset() {
 	*x = GroupReplica{}
-	mi := &file_controller_proto_msgTypes[9]
+	mi := &file_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1196,7 @@ func (x *GroupReplica) String() string {
 func (*GroupReplica) ProtoMessage() {}
 
 func (x *GroupReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[9]
+	mi := &file_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1209,7 @@ func (x *GroupReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupReplica.ProtoReflect.Descriptor instead.
 func (*GroupReplica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{9}
+	return file_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GroupReplica) GetReplicaId() uint64 {
@@ -1095,7 +1261,7 @@ type CreateGroupRequest struct {
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_controller_proto_msgTypes[10]
+	mi := &file_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1273,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[10]
+	mi := &file_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1286,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{10}
+	return file_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CreateGroupRequest) GetName() string {
@@ -1175,7 +1341,7 @@ type ElectRequest struct {
 
 func (x *ElectRequest) Reset() {
 	*x = ElectRequest{}
-	mi := &file_controller_proto_msgTypes[11]
+	mi := &file_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1353,7 @@ func (x *ElectRequest) String() string {
 func (*ElectRequest) ProtoMessage() {}
 
 func (x *ElectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[11]
+	mi := &file_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1366,7 @@ func (x *ElectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ElectRequest.ProtoReflect.Descriptor instead.
 func (*ElectRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{11}
+	return file_controller_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ElectRequest) GetGroup() string {
@@ -1229,7 +1395,7 @@ type ReplaceReplicaRequest struct {
 
 func (x *ReplaceReplicaRequest) Reset() {
 	*x = ReplaceReplicaRequest{}
-	mi := &file_controller_proto_msgTypes[12]
+	mi := &file_controller_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1241,7 +1407,7 @@ func (x *ReplaceReplicaRequest) String() string {
 func (*ReplaceReplicaRequest) ProtoMessage() {}
 
 func (x *ReplaceReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[12]
+	mi := &file_controller_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1254,7 +1420,7 @@ func (x *ReplaceReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceReplicaRequest.ProtoReflect.Descriptor instead.
 func (*ReplaceReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{12}
+	return file_controller_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReplaceReplicaRequest) GetGroup() string {
@@ -1310,7 +1476,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_controller_proto_msgTypes[13]
+	mi := &file_controller_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1322,7 +1488,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[13]
+	mi := &file_controller_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1335,7 +1501,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{13}
+	return file_controller_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Group) GetName() string {
@@ -1470,7 +1636,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_controller_proto_msgTypes[14]
+	mi := &file_controller_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1648,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[14]
+	mi := &file_controller_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1661,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{14}
+	return file_controller_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Change) GetEpoch() uint32 {
@@ -1540,7 +1706,7 @@ type Master struct {
 
 func (x *Master) Reset() {
 	*x = Master{}
-	mi := &file_controller_proto_msgTypes[15]
+	mi := &file_controller_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +1718,7 @@ func (x *Master) String() string {
 func (*Master) ProtoMessage() {}
 
 func (x *Master) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[15]
+	mi := &file_controller_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +1731,7 @@ func (x *Master) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Master.ProtoReflect.Descriptor instead.
 func (*Master) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{15}
+	return file_controller_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Master) GetReplicaId() uint64 {
@@ -1629,7 +1795,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_controller_proto_msgTypes[16]
+	mi := &file_controller_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1641,7 +1807,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[16]
+	mi := &file_controller_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1654,7 +1820,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{16}
+	return file_controller_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Replica) GetReplicaId() uint64 {
@@ -1742,7 +1908,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_controller_proto_msgTypes[17]
+	mi := &file_controller_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1754,7 +1920,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[17]
+	mi := &file_controller_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1767,7 +1933,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{17}
+	return file_controller_proto_rawDescGZIP(), []int{20}
 }
 
 type ListGroupsResponse struct {
@@ -1779,7 +1945,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_controller_proto_msgTypes[18]
+	mi := &file_controller_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1791,7 +1957,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[18]
+	mi := &file_controller_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1804,7 +1970,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{18}
+	return file_controller_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -1823,7 +1989,7 @@ type GetGroupRequest struct {
 
 func (x *GetGroupRequest) Reset() {
 	*x = GetGroupRequest{}
-	mi := &file_controller_proto_msgTypes[19]
+	mi := &file_controller_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1835,7 +2001,7 @@ func (x *GetGroupRequest) String() string {
 func (*GetGroupRequest) ProtoMessage() {}
 
 func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[19]
+	mi := &file_controller_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1848,7 +2014,7 @@ func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGroupRequest.ProtoReflect.Descriptor instead.
 func (*GetGroupRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{19}
+	return file_controller_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetGroupRequest) GetName() string {
@@ -1866,13 +2032,14 @@ type Node struct {
 	SilentMillis  int64                  `protobuf:"varint,4,opt,name=silent_millis,json=silentMillis,proto3" json:"silent_millis,omitempty"` // since the last heartbeat, or since this controller leads; -1: it never sent one since then
 	Replicas      uint32                 `protobuf:"varint,5,opt,name=replicas,proto3" json:"replicas,omitempty"`                             // that it should have
 	NotHeardYet   bool                   `protobuf:"varint,6,opt,name=not_heard_yet,json=notHeardYet,proto3" json:"not_heard_yet,omitempty"`  // not live, but it had no chance yet to report to this controller
+	Levels        *Levels                `protobuf:"bytes,7,opt,name=levels,proto3" json:"levels,omitempty"`                                  // absent: it was not heard since this controller leads
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1884,7 +2051,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1897,7 +2064,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{20}
+	return file_controller_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Node) GetNodeId() string {
@@ -1942,6 +2109,13 @@ func (x *Node) GetNotHeardYet() bool {
 	return false
 }
 
+func (x *Node) GetLevels() *Levels {
+	if x != nil {
+		return x.Levels
+	}
+	return nil
+}
+
 type ListNodesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1950,7 +2124,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2136,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2149,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{21}
+	return file_controller_proto_rawDescGZIP(), []int{24}
 }
 
 type ListNodesResponse struct {
@@ -1987,7 +2161,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1999,7 +2173,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2012,7 +2186,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{22}
+	return file_controller_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -2033,7 +2207,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2045,7 +2219,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2058,7 +2232,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{23}
+	return file_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Member) GetId() string {
@@ -2090,7 +2264,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2102,7 +2276,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2115,7 +2289,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{24}
+	return file_controller_proto_rawDescGZIP(), []int{27}
 }
 
 type MembersResponse struct {
@@ -2123,13 +2297,14 @@ type MembersResponse struct {
 	ClusterId     []byte                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	Members       []*Member              `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
 	Term          uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	Level         uint32                 `protobuf:"varint,4,opt,name=level,proto3" json:"level,omitempty"` // the cluster's feature level; 0: 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2141,7 +2316,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2154,7 +2329,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{25}
+	return file_controller_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *MembersResponse) GetClusterId() []byte {
@@ -2178,6 +2353,13 @@ func (x *MembersResponse) GetTerm() uint64 {
 	return 0
 }
 
+func (x *MembersResponse) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
 type StatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2186,7 +2368,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2198,7 +2380,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2211,7 +2393,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{26}
+	return file_controller_proto_rawDescGZIP(), []int{29}
 }
 
 type StatusResponse struct {
@@ -2226,13 +2408,15 @@ type StatusResponse struct {
 	Failure       string                 `protobuf:"bytes,8,opt,name=failure,proto3" json:"failure,omitempty"`                      // why this member takes no part; empty: it does
 	Members       []*Member              `protobuf:"bytes,9,rep,name=members,proto3" json:"members,omitempty"`
 	FirstIndex    uint64                 `protobuf:"varint,10,opt,name=first_index,json=firstIndex,proto3" json:"first_index,omitempty"` // first entry that its Raft log still holds
+	Levels        *Levels                `protobuf:"bytes,11,opt,name=levels,proto3" json:"levels,omitempty"`
+	Level         uint32                 `protobuf:"varint,12,opt,name=level,proto3" json:"level,omitempty"` // the cluster's feature level as this member has applied it; 0: 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2244,7 +2428,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2257,7 +2441,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{27}
+	return file_controller_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StatusResponse) GetId() string {
@@ -2330,6 +2514,20 @@ func (x *StatusResponse) GetFirstIndex() uint64 {
 	return 0
 }
 
+func (x *StatusResponse) GetLevels() *Levels {
+	if x != nil {
+		return x.Levels
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
 type IdentifyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // who asks
@@ -2340,7 +2538,7 @@ type IdentifyRequest struct {
 
 func (x *IdentifyRequest) Reset() {
 	*x = IdentifyRequest{}
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2550,7 @@ func (x *IdentifyRequest) String() string {
 func (*IdentifyRequest) ProtoMessage() {}
 
 func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2563,7 @@ func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyRequest.ProtoReflect.Descriptor instead.
 func (*IdentifyRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{28}
+	return file_controller_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *IdentifyRequest) GetId() string {
@@ -2387,13 +2585,14 @@ type IdentifyResponse struct {
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	RaftId        uint64                 `protobuf:"varint,2,opt,name=raft_id,json=raftId,proto3" json:"raft_id,omitempty"`
 	Membership    *Membership            `protobuf:"bytes,3,opt,name=membership,proto3" json:"membership,omitempty"` // absent: none adopted yet
+	Levels        *Levels                `protobuf:"bytes,4,opt,name=levels,proto3" json:"levels,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *IdentifyResponse) Reset() {
 	*x = IdentifyResponse{}
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2405,7 +2604,7 @@ func (x *IdentifyResponse) String() string {
 func (*IdentifyResponse) ProtoMessage() {}
 
 func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2418,7 +2617,7 @@ func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyResponse.ProtoReflect.Descriptor instead.
 func (*IdentifyResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{29}
+	return file_controller_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *IdentifyResponse) GetId() string {
@@ -2442,18 +2641,26 @@ func (x *IdentifyResponse) GetMembership() *Membership {
 	return nil
 }
 
+func (x *IdentifyResponse) GetLevels() *Levels {
+	if x != nil {
+		return x.Levels
+	}
+	return nil
+}
+
 // Membership is the identity of each controller, fixed when the cluster is founded.
 type Membership struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         []byte                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`     // random; ties Raft messages to one founding
 	Members       []*MemberIdentity      `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"` // by id
+	Level         uint32                 `protobuf:"varint,3,opt,name=level,proto3" json:"level,omitempty"`    // the feature level that the cluster begins with; 0: 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_controller_proto_msgTypes[30]
+	mi := &file_controller_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +2672,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[30]
+	mi := &file_controller_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +2685,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{30}
+	return file_controller_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Membership) GetToken() []byte {
@@ -2495,6 +2702,13 @@ func (x *Membership) GetMembers() []*MemberIdentity {
 	return nil
 }
 
+func (x *Membership) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
 type MemberIdentity struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2505,7 +2719,7 @@ type MemberIdentity struct {
 
 func (x *MemberIdentity) Reset() {
 	*x = MemberIdentity{}
-	mi := &file_controller_proto_msgTypes[31]
+	mi := &file_controller_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2517,7 +2731,7 @@ func (x *MemberIdentity) String() string {
 func (*MemberIdentity) ProtoMessage() {}
 
 func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[31]
+	mi := &file_controller_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2530,7 +2744,7 @@ func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberIdentity.ProtoReflect.Descriptor instead.
 func (*MemberIdentity) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{31}
+	return file_controller_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *MemberIdentity) GetId() string {
@@ -2561,7 +2775,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_controller_proto_msgTypes[32]
+	mi := &file_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2573,7 +2787,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[32]
+	mi := &file_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2586,7 +2800,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{32}
+	return file_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StepRequest) GetToken() []byte {
@@ -2639,7 +2853,7 @@ type StepResponse struct {
 
 func (x *StepResponse) Reset() {
 	*x = StepResponse{}
-	mi := &file_controller_proto_msgTypes[33]
+	mi := &file_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2651,7 +2865,7 @@ func (x *StepResponse) String() string {
 func (*StepResponse) ProtoMessage() {}
 
 func (x *StepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[33]
+	mi := &file_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2664,7 +2878,7 @@ func (x *StepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResponse.ProtoReflect.Descriptor instead.
 func (*StepResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{33}
+	return file_controller_proto_rawDescGZIP(), []int{36}
 }
 
 var File_controller_proto protoreflect.FileDescriptor
@@ -2674,14 +2888,22 @@ const file_controller_proto_rawDesc = "" +
 	"\x10controller.proto\x12\x16ledgermq.controller.v1\"O\n" +
 	"\tNotLeader\x12\x1b\n" +
 	"\tleader_id\x18\x01 \x01(\tR\bleaderId\x12%\n" +
-	"\x0eleader_address\x18\x02 \x01(\tR\rleaderAddress\"\x86\x01\n" +
+	"\x0eleader_address\x18\x02 \x01(\tR\rleaderAddress\"6\n" +
+	"\x06Levels\x12\x14\n" +
+	"\x05least\x18\x01 \x01(\rR\x05least\x12\x16\n" +
+	"\x06newest\x18\x02 \x01(\rR\x06newest\"\x10\n" +
+	"\x0eUpgradeRequest\"?\n" +
+	"\x0fUpgradeResponse\x12\x16\n" +
+	"\x06before\x18\x01 \x01(\rR\x06before\x12\x14\n" +
+	"\x05level\x18\x02 \x01(\rR\x05level\"\xbe\x01\n" +
 	"\x13RegisterNodeRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1d\n" +
 	"\n" +
 	"check_code\x18\x02 \x01(\fR\tcheckCode\x12\x18\n" +
 	"\asession\x18\x03 \x01(\fR\asession\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x04 \x01(\fR\tclusterId\"w\n" +
+	"cluster_id\x18\x04 \x01(\fR\tclusterId\x126\n" +
+	"\x06levels\x18\x05 \x01(\v2\x1e.ledgermq.controller.v1.LevelsR\x06levels\"w\n" +
 	"\x14RegisterNodeResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\fR\tclusterId\x12@\n" +
@@ -2726,7 +2948,7 @@ const file_controller_proto_rawDesc = "" +
 	"\x05match\x18\x02 \x01(\x04R\x05match\x12%\n" +
 	"\x0estalled_millis\x18\x03 \x01(\x03R\rstalledMillis\x12\x16\n" +
 	"\x06closed\x18\x04 \x01(\bR\x06closed\x12(\n" +
-	"\x10caught_up_millis\x18\x05 \x01(\x03R\x0ecaughtUpMillis\"\xa3\x02\n" +
+	"\x10caught_up_millis\x18\x05 \x01(\x03R\x0ecaughtUpMillis\"\xdb\x02\n" +
 	"\x10HeartbeatRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1d\n" +
 	"\n" +
@@ -2736,14 +2958,16 @@ const file_controller_proto_rawDesc = "" +
 	"\taddresses\x18\x05 \x01(\v2!.ledgermq.controller.v1.AddressesR\taddresses\x12A\n" +
 	"\breplicas\x18\x06 \x03(\v2%.ledgermq.controller.v1.ReplicaReportR\breplicas\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\a \x01(\fR\tclusterId\"\xfb\x01\n" +
+	"cluster_id\x18\a \x01(\fR\tclusterId\x126\n" +
+	"\x06levels\x18\b \x01(\v2\x1e.ledgermq.controller.v1.LevelsR\x06levels\"\x91\x02\n" +
 	"\x11HeartbeatResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\fR\tclusterId\x12\x1b\n" +
 	"\tleader_id\x18\x02 \x01(\tR\bleaderId\x12%\n" +
 	"\x0eleader_address\x18\x03 \x01(\tR\rleaderAddress\x12A\n" +
 	"\breplicas\x18\x04 \x03(\v2%.ledgermq.controller.v1.WantedReplicaR\breplicas\x12@\n" +
-	"\vcontrollers\x18\x05 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\vcontrollers\"\xed\x04\n" +
+	"\vcontrollers\x18\x05 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\vcontrollers\x12\x14\n" +
+	"\x05level\x18\x06 \x01(\rR\x05level\"\xed\x04\n" +
 	"\rWantedReplica\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -2844,14 +3068,15 @@ const file_controller_proto_rawDesc = "" +
 	"\x12ListGroupsResponse\x125\n" +
 	"\x06groups\x18\x01 \x03(\v2\x1d.ledgermq.controller.v1.GroupR\x06groups\"%\n" +
 	"\x0fGetGroupRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xd9\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x91\x02\n" +
 	"\x04Node\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12?\n" +
 	"\taddresses\x18\x02 \x01(\v2!.ledgermq.controller.v1.AddressesR\taddresses\x12\x12\n" +
 	"\x04live\x18\x03 \x01(\bR\x04live\x12#\n" +
 	"\rsilent_millis\x18\x04 \x01(\x03R\fsilentMillis\x12\x1a\n" +
 	"\breplicas\x18\x05 \x01(\rR\breplicas\x12\"\n" +
-	"\rnot_heard_yet\x18\x06 \x01(\bR\vnotHeardYet\"\x12\n" +
+	"\rnot_heard_yet\x18\x06 \x01(\bR\vnotHeardYet\x126\n" +
+	"\x06levels\x18\a \x01(\v2\x1e.ledgermq.controller.v1.LevelsR\x06levels\"\x12\n" +
 	"\x10ListNodesRequest\"G\n" +
 	"\x11ListNodesResponse\x122\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x1c.ledgermq.controller.v1.NodeR\x05nodes\"J\n" +
@@ -2859,13 +3084,14 @@ const file_controller_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06leader\x18\x03 \x01(\bR\x06leader\"\x10\n" +
-	"\x0eMembersRequest\"~\n" +
+	"\x0eMembersRequest\"\x94\x01\n" +
 	"\x0fMembersResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\fR\tclusterId\x128\n" +
 	"\amembers\x18\x02 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\amembers\x12\x12\n" +
-	"\x04term\x18\x03 \x01(\x04R\x04term\"\x0f\n" +
-	"\rStatusRequest\"\xc5\x02\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x14\n" +
+	"\x05level\x18\x04 \x01(\rR\x05level\"\x0f\n" +
+	"\rStatusRequest\"\x93\x03\n" +
 	"\x0eStatusResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -2880,20 +3106,24 @@ const file_controller_proto_rawDesc = "" +
 	"\amembers\x18\t \x03(\v2\x1e.ledgermq.controller.v1.MemberR\amembers\x12\x1f\n" +
 	"\vfirst_index\x18\n" +
 	" \x01(\x04R\n" +
-	"firstIndex\":\n" +
+	"firstIndex\x126\n" +
+	"\x06levels\x18\v \x01(\v2\x1e.ledgermq.controller.v1.LevelsR\x06levels\x12\x14\n" +
+	"\x05level\x18\f \x01(\rR\x05level\":\n" +
 	"\x0fIdentifyRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
-	"\araft_id\x18\x02 \x01(\x04R\x06raftId\"\x7f\n" +
+	"\araft_id\x18\x02 \x01(\x04R\x06raftId\"\xb7\x01\n" +
 	"\x10IdentifyResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
 	"\araft_id\x18\x02 \x01(\x04R\x06raftId\x12B\n" +
 	"\n" +
 	"membership\x18\x03 \x01(\v2\".ledgermq.controller.v1.MembershipR\n" +
-	"membership\"d\n" +
+	"membership\x126\n" +
+	"\x06levels\x18\x04 \x01(\v2\x1e.ledgermq.controller.v1.LevelsR\x06levels\"z\n" +
 	"\n" +
 	"Membership\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\fR\x05token\x12@\n" +
-	"\amembers\x18\x02 \x03(\v2&.ledgermq.controller.v1.MemberIdentityR\amembers\"9\n" +
+	"\amembers\x18\x02 \x03(\v2&.ledgermq.controller.v1.MemberIdentityR\amembers\x12\x14\n" +
+	"\x05level\x18\x03 \x01(\rR\x05level\"9\n" +
 	"\x0eMemberIdentity\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
 	"\araft_id\x18\x02 \x01(\x04R\x06raftId\"\xa3\x01\n" +
@@ -2918,14 +3148,15 @@ const file_controller_proto_rawDesc = "" +
 	"GroupState\x12\x1b\n" +
 	"\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13GROUP_STATE_PENDING\x10\x01\x12\x15\n" +
-	"\x11GROUP_STATE_READY\x10\x022\xb1\a\n" +
+	"\x11GROUP_STATE_READY\x10\x022\x8d\b\n" +
 	"\n" +
 	"Controller\x12i\n" +
 	"\fRegisterNode\x12+.ledgermq.controller.v1.RegisterNodeRequest\x1a,.ledgermq.controller.v1.RegisterNodeResponse\x12`\n" +
 	"\tHeartbeat\x12(.ledgermq.controller.v1.HeartbeatRequest\x1a).ledgermq.controller.v1.HeartbeatResponse\x12X\n" +
 	"\vCreateGroup\x12*.ledgermq.controller.v1.CreateGroupRequest\x1a\x1d.ledgermq.controller.v1.Group\x12^\n" +
 	"\x0eReplaceReplica\x12-.ledgermq.controller.v1.ReplaceReplicaRequest\x1a\x1d.ledgermq.controller.v1.Group\x12L\n" +
-	"\x05Elect\x12$.ledgermq.controller.v1.ElectRequest\x1a\x1d.ledgermq.controller.v1.Group\x12c\n" +
+	"\x05Elect\x12$.ledgermq.controller.v1.ElectRequest\x1a\x1d.ledgermq.controller.v1.Group\x12Z\n" +
+	"\aUpgrade\x12&.ledgermq.controller.v1.UpgradeRequest\x1a'.ledgermq.controller.v1.UpgradeResponse\x12c\n" +
 	"\n" +
 	"ListGroups\x12).ledgermq.controller.v1.ListGroupsRequest\x1a*.ledgermq.controller.v1.ListGroupsResponse\x12R\n" +
 	"\bGetGroup\x12'.ledgermq.controller.v1.GetGroupRequest\x1a\x1d.ledgermq.controller.v1.Group\x12`\n" +
@@ -2949,97 +3180,107 @@ func file_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_controller_proto_goTypes = []any{
 	(Role)(0),                     // 0: ledgermq.controller.v1.Role
 	(GroupState)(0),               // 1: ledgermq.controller.v1.GroupState
 	(*NotLeader)(nil),             // 2: ledgermq.controller.v1.NotLeader
-	(*RegisterNodeRequest)(nil),   // 3: ledgermq.controller.v1.RegisterNodeRequest
-	(*RegisterNodeResponse)(nil),  // 4: ledgermq.controller.v1.RegisterNodeResponse
-	(*Addresses)(nil),             // 5: ledgermq.controller.v1.Addresses
-	(*ReplicaReport)(nil),         // 6: ledgermq.controller.v1.ReplicaReport
-	(*MemberReport)(nil),          // 7: ledgermq.controller.v1.MemberReport
-	(*HeartbeatRequest)(nil),      // 8: ledgermq.controller.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),     // 9: ledgermq.controller.v1.HeartbeatResponse
-	(*WantedReplica)(nil),         // 10: ledgermq.controller.v1.WantedReplica
-	(*GroupReplica)(nil),          // 11: ledgermq.controller.v1.GroupReplica
-	(*CreateGroupRequest)(nil),    // 12: ledgermq.controller.v1.CreateGroupRequest
-	(*ElectRequest)(nil),          // 13: ledgermq.controller.v1.ElectRequest
-	(*ReplaceReplicaRequest)(nil), // 14: ledgermq.controller.v1.ReplaceReplicaRequest
-	(*Group)(nil),                 // 15: ledgermq.controller.v1.Group
-	(*Change)(nil),                // 16: ledgermq.controller.v1.Change
-	(*Master)(nil),                // 17: ledgermq.controller.v1.Master
-	(*Replica)(nil),               // 18: ledgermq.controller.v1.Replica
-	(*ListGroupsRequest)(nil),     // 19: ledgermq.controller.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),    // 20: ledgermq.controller.v1.ListGroupsResponse
-	(*GetGroupRequest)(nil),       // 21: ledgermq.controller.v1.GetGroupRequest
-	(*Node)(nil),                  // 22: ledgermq.controller.v1.Node
-	(*ListNodesRequest)(nil),      // 23: ledgermq.controller.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),     // 24: ledgermq.controller.v1.ListNodesResponse
-	(*Member)(nil),                // 25: ledgermq.controller.v1.Member
-	(*MembersRequest)(nil),        // 26: ledgermq.controller.v1.MembersRequest
-	(*MembersResponse)(nil),       // 27: ledgermq.controller.v1.MembersResponse
-	(*StatusRequest)(nil),         // 28: ledgermq.controller.v1.StatusRequest
-	(*StatusResponse)(nil),        // 29: ledgermq.controller.v1.StatusResponse
-	(*IdentifyRequest)(nil),       // 30: ledgermq.controller.v1.IdentifyRequest
-	(*IdentifyResponse)(nil),      // 31: ledgermq.controller.v1.IdentifyResponse
-	(*Membership)(nil),            // 32: ledgermq.controller.v1.Membership
-	(*MemberIdentity)(nil),        // 33: ledgermq.controller.v1.MemberIdentity
-	(*StepRequest)(nil),           // 34: ledgermq.controller.v1.StepRequest
-	(*StepResponse)(nil),          // 35: ledgermq.controller.v1.StepResponse
-	nil,                           // 36: ledgermq.controller.v1.Addresses.ClientsEntry
+	(*Levels)(nil),                // 3: ledgermq.controller.v1.Levels
+	(*UpgradeRequest)(nil),        // 4: ledgermq.controller.v1.UpgradeRequest
+	(*UpgradeResponse)(nil),       // 5: ledgermq.controller.v1.UpgradeResponse
+	(*RegisterNodeRequest)(nil),   // 6: ledgermq.controller.v1.RegisterNodeRequest
+	(*RegisterNodeResponse)(nil),  // 7: ledgermq.controller.v1.RegisterNodeResponse
+	(*Addresses)(nil),             // 8: ledgermq.controller.v1.Addresses
+	(*ReplicaReport)(nil),         // 9: ledgermq.controller.v1.ReplicaReport
+	(*MemberReport)(nil),          // 10: ledgermq.controller.v1.MemberReport
+	(*HeartbeatRequest)(nil),      // 11: ledgermq.controller.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),     // 12: ledgermq.controller.v1.HeartbeatResponse
+	(*WantedReplica)(nil),         // 13: ledgermq.controller.v1.WantedReplica
+	(*GroupReplica)(nil),          // 14: ledgermq.controller.v1.GroupReplica
+	(*CreateGroupRequest)(nil),    // 15: ledgermq.controller.v1.CreateGroupRequest
+	(*ElectRequest)(nil),          // 16: ledgermq.controller.v1.ElectRequest
+	(*ReplaceReplicaRequest)(nil), // 17: ledgermq.controller.v1.ReplaceReplicaRequest
+	(*Group)(nil),                 // 18: ledgermq.controller.v1.Group
+	(*Change)(nil),                // 19: ledgermq.controller.v1.Change
+	(*Master)(nil),                // 20: ledgermq.controller.v1.Master
+	(*Replica)(nil),               // 21: ledgermq.controller.v1.Replica
+	(*ListGroupsRequest)(nil),     // 22: ledgermq.controller.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),    // 23: ledgermq.controller.v1.ListGroupsResponse
+	(*GetGroupRequest)(nil),       // 24: ledgermq.controller.v1.GetGroupRequest
+	(*Node)(nil),                  // 25: ledgermq.controller.v1.Node
+	(*ListNodesRequest)(nil),      // 26: ledgermq.controller.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),     // 27: ledgermq.controller.v1.ListNodesResponse
+	(*Member)(nil),                // 28: ledgermq.controller.v1.Member
+	(*MembersRequest)(nil),        // 29: ledgermq.controller.v1.MembersRequest
+	(*MembersResponse)(nil),       // 30: ledgermq.controller.v1.MembersResponse
+	(*StatusRequest)(nil),         // 31: ledgermq.controller.v1.StatusRequest
+	(*StatusResponse)(nil),        // 32: ledgermq.controller.v1.StatusResponse
+	(*IdentifyRequest)(nil),       // 33: ledgermq.controller.v1.IdentifyRequest
+	(*IdentifyResponse)(nil),      // 34: ledgermq.controller.v1.IdentifyResponse
+	(*Membership)(nil),            // 35: ledgermq.controller.v1.Membership
+	(*MemberIdentity)(nil),        // 36: ledgermq.controller.v1.MemberIdentity
+	(*StepRequest)(nil),           // 37: ledgermq.controller.v1.StepRequest
+	(*StepResponse)(nil),          // 38: ledgermq.controller.v1.StepResponse
+	nil,                           // 39: ledgermq.controller.v1.Addresses.ClientsEntry
 }
 var file_controller_proto_depIdxs = []int32{
-	25, // 0: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	36, // 1: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
-	0,  // 2: ledgermq.controller.v1.ReplicaReport.role:type_name -> ledgermq.controller.v1.Role
-	7,  // 3: ledgermq.controller.v1.ReplicaReport.members:type_name -> ledgermq.controller.v1.MemberReport
-	5,  // 4: ledgermq.controller.v1.HeartbeatRequest.addresses:type_name -> ledgermq.controller.v1.Addresses
-	6,  // 5: ledgermq.controller.v1.HeartbeatRequest.replicas:type_name -> ledgermq.controller.v1.ReplicaReport
-	10, // 6: ledgermq.controller.v1.HeartbeatResponse.replicas:type_name -> ledgermq.controller.v1.WantedReplica
-	25, // 7: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	11, // 8: ledgermq.controller.v1.WantedReplica.others:type_name -> ledgermq.controller.v1.GroupReplica
-	1,  // 9: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
-	18, // 10: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
-	17, // 11: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
-	16, // 12: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
-	6,  // 13: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
-	15, // 14: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
-	5,  // 15: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
-	22, // 16: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
-	25, // 17: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
-	25, // 18: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
-	32, // 19: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
-	33, // 20: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
-	3,  // 21: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
-	8,  // 22: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
-	12, // 23: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
-	14, // 24: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
-	13, // 25: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
-	19, // 26: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
-	21, // 27: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
-	23, // 28: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
-	26, // 29: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
-	28, // 30: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
-	30, // 31: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
-	34, // 32: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
-	4,  // 33: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
-	9,  // 34: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
-	15, // 35: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
-	15, // 36: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
-	15, // 37: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
-	20, // 38: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
-	15, // 39: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
-	24, // 40: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
-	27, // 41: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
-	29, // 42: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
-	31, // 43: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
-	35, // 44: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
-	33, // [33:45] is the sub-list for method output_type
-	21, // [21:33] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	3,  // 0: ledgermq.controller.v1.RegisterNodeRequest.levels:type_name -> ledgermq.controller.v1.Levels
+	28, // 1: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	39, // 2: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
+	0,  // 3: ledgermq.controller.v1.ReplicaReport.role:type_name -> ledgermq.controller.v1.Role
+	10, // 4: ledgermq.controller.v1.ReplicaReport.members:type_name -> ledgermq.controller.v1.MemberReport
+	8,  // 5: ledgermq.controller.v1.HeartbeatRequest.addresses:type_name -> ledgermq.controller.v1.Addresses
+	9,  // 6: ledgermq.controller.v1.HeartbeatRequest.replicas:type_name -> ledgermq.controller.v1.ReplicaReport
+	3,  // 7: ledgermq.controller.v1.HeartbeatRequest.levels:type_name -> ledgermq.controller.v1.Levels
+	13, // 8: ledgermq.controller.v1.HeartbeatResponse.replicas:type_name -> ledgermq.controller.v1.WantedReplica
+	28, // 9: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	14, // 10: ledgermq.controller.v1.WantedReplica.others:type_name -> ledgermq.controller.v1.GroupReplica
+	1,  // 11: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
+	21, // 12: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
+	20, // 13: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
+	19, // 14: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
+	9,  // 15: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
+	18, // 16: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
+	8,  // 17: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
+	3,  // 18: ledgermq.controller.v1.Node.levels:type_name -> ledgermq.controller.v1.Levels
+	25, // 19: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
+	28, // 20: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
+	28, // 21: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
+	3,  // 22: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
+	35, // 23: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
+	3,  // 24: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
+	36, // 25: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
+	6,  // 26: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
+	11, // 27: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
+	15, // 28: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
+	17, // 29: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
+	16, // 30: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
+	4,  // 31: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
+	22, // 32: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
+	24, // 33: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
+	26, // 34: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
+	29, // 35: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
+	31, // 36: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
+	33, // 37: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
+	37, // 38: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
+	7,  // 39: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
+	12, // 40: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
+	18, // 41: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
+	18, // 42: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
+	18, // 43: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
+	5,  // 44: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
+	23, // 45: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
+	18, // 46: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
+	27, // 47: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
+	30, // 48: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
+	32, // 49: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
+	34, // 50: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
+	38, // 51: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
+	39, // [39:52] is the sub-list for method output_type
+	26, // [26:39] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_controller_proto_init() }
@@ -3053,7 +3294,7 @@ func file_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_controller_proto_rawDesc), len(file_controller_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   35,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -29,6 +29,7 @@ const (
 	Controller_CreateGroup_FullMethodName    = "/ledgermq.controller.v1.Controller/CreateGroup"
 	Controller_ReplaceReplica_FullMethodName = "/ledgermq.controller.v1.Controller/ReplaceReplica"
 	Controller_Elect_FullMethodName          = "/ledgermq.controller.v1.Controller/Elect"
+	Controller_Upgrade_FullMethodName        = "/ledgermq.controller.v1.Controller/Upgrade"
 	Controller_ListGroups_FullMethodName     = "/ledgermq.controller.v1.Controller/ListGroups"
 	Controller_GetGroup_FullMethodName       = "/ledgermq.controller.v1.Controller/GetGroup"
 	Controller_ListNodes_FullMethodName      = "/ledgermq.controller.v1.Controller/ListNodes"
@@ -59,6 +60,9 @@ type ControllerClient interface {
 	// tells what became of it. The same call again orders again. NOT_FOUND; INVALID_ARGUMENT: that replica can never be master as
 	// things are; ABORTED: not now, the message says why. Nothing that was answered OK can be lost by it.
 	Elect(ctx context.Context, in *ElectRequest, opts ...grpc.CallOption) (*Group, error)
+	// Upgrade raises the cluster's feature level to the newest one that this controller understands, and answers when that is durable.
+	// ABORTED: a controller or a node does not understand it, or cannot be asked. There is no way back.
+	Upgrade(ctx context.Context, in *UpgradeRequest, opts ...grpc.CallOption) (*UpgradeResponse, error)
 	ListGroups(ctx context.Context, in *ListGroupsRequest, opts ...grpc.CallOption) (*ListGroupsResponse, error)
 	GetGroup(ctx context.Context, in *GetGroupRequest, opts ...grpc.CallOption) (*Group, error)
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
@@ -120,6 +124,16 @@ func (c *controllerClient) Elect(ctx context.Context, in *ElectRequest, opts ...
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Group)
 	err := c.cc.Invoke(ctx, Controller_Elect_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controllerClient) Upgrade(ctx context.Context, in *UpgradeRequest, opts ...grpc.CallOption) (*UpgradeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpgradeResponse)
+	err := c.cc.Invoke(ctx, Controller_Upgrade_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -199,6 +213,9 @@ type ControllerServer interface {
 	// tells what became of it. The same call again orders again. NOT_FOUND; INVALID_ARGUMENT: that replica can never be master as
 	// things are; ABORTED: not now, the message says why. Nothing that was answered OK can be lost by it.
 	Elect(context.Context, *ElectRequest) (*Group, error)
+	// Upgrade raises the cluster's feature level to the newest one that this controller understands, and answers when that is durable.
+	// ABORTED: a controller or a node does not understand it, or cannot be asked. There is no way back.
+	Upgrade(context.Context, *UpgradeRequest) (*UpgradeResponse, error)
 	ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error)
 	GetGroup(context.Context, *GetGroupRequest) (*Group, error)
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
@@ -230,6 +247,9 @@ func (UnimplementedControllerServer) ReplaceReplica(context.Context, *ReplaceRep
 }
 func (UnimplementedControllerServer) Elect(context.Context, *ElectRequest) (*Group, error) {
 	return nil, status.Error(codes.Unimplemented, "method Elect not implemented")
+}
+func (UnimplementedControllerServer) Upgrade(context.Context, *UpgradeRequest) (*UpgradeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Upgrade not implemented")
 }
 func (UnimplementedControllerServer) ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListGroups not implemented")
@@ -357,6 +377,24 @@ func _Controller_Elect_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Controller_Upgrade_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpgradeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).Upgrade(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_Upgrade_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).Upgrade(ctx, req.(*UpgradeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Controller_ListGroups_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListGroupsRequest)
 	if err := dec(in); err != nil {
@@ -473,6 +511,10 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Elect",
 			Handler:    _Controller_Elect_Handler,
+		},
+		{
+			MethodName: "Upgrade",
+			Handler:    _Controller_Upgrade_Handler,
 		},
 		{
 			MethodName: "ListGroups",
