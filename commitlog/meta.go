@@ -19,6 +19,7 @@ const (
 	metaOwnerAt = 256
 	metaClean   = 1 // flag: stopped cleanly
 	metaMaking  = 2 // flag: Create is not finished
+	metaReset   = 4 // flag: Reset is not finished
 )
 
 // Meta is what the log, and the layer above, know durably beside the frames. It lives in two slots of one file.
@@ -53,6 +54,7 @@ type metaRecord struct {
 	group       ids.GroupID
 	segmentSize int64
 	making      bool
+	resetting   bool
 	truncateEnd ids.PhysicalOffset // up to here bytes may have been written when TruncateTo was set
 	batchEnd    ids.PhysicalOffset // 0, or: from the bound to here several writes were begun and not synced
 	front       front
@@ -68,6 +70,9 @@ func (m *metaRecord) encode() []byte {
 	}
 	if m.making {
 		b[5] |= metaMaking
+	}
+	if m.resetting {
+		b[5] |= metaReset
 	}
 	be.PutUint16(b[6:], uint16(len(m.Owner)))
 	be.PutUint64(b[8:], m.seq)
@@ -106,7 +111,7 @@ func decodeMeta(b []byte) (*metaRecord, error) {
 		return nil, errVersion(b[4])
 	}
 	owner, boot := int(be.Uint16(b[6:])), int(b[148])
-	if b[5]&^(metaClean|metaMaking) != 0 || owner > MaxOwner || boot > MaxBootID {
+	if b[5]&^(metaClean|metaMaking|metaReset) != 0 || owner > MaxOwner || boot > MaxBootID {
 		return nil, errSlot
 	}
 	at := func(i int) uint64 { return be.Uint64(b[48+8*i:]) }
@@ -115,7 +120,7 @@ func decodeMeta(b []byte) (*metaRecord, error) {
 			Starts: at(1), BoundIndex: ids.Index(at(2)), BoundOffset: ids.PhysicalOffset(at(3)), CleanStop: b[5]&metaClean != 0,
 			BootID: string(b[152 : 152+boot]), TruncateTo: ids.PhysicalOffset(at(4)), Owner: bytes.Clone(b[metaOwnerAt : metaOwnerAt+owner]),
 		},
-		seq: be.Uint64(b[8:]), segmentSize: int64(at(0)), making: b[5]&metaMaking != 0, truncateEnd: ids.PhysicalOffset(at(5)),
+		seq: be.Uint64(b[8:]), segmentSize: int64(at(0)), making: b[5]&metaMaking != 0, resetting: b[5]&metaReset != 0, truncateEnd: ids.PhysicalOffset(at(5)),
 		batchEnd: ids.PhysicalOffset(be.Uint64(b[216:])),
 		front: front{
 			base:  ids.PhysicalOffset(at(6)),

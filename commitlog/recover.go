@@ -16,7 +16,7 @@ const lockName = "lock"
 
 // Open opens the log in o.Dir and recovers it:
 //
-//  1. A truncation that a crash cut short is completed.
+//  1. A truncation, or a Reset, that a crash cut short is completed.
 //  2. The frames are read from each segment's last checkpoint on, up to the first bytes that are no frame which follows.
 //  3. Those bytes are a torn tail if they lie above the durable bound and no valid frame follows anywhere, but for those of a
 //     batch that was not synced. Otherwise Open returns a *DamageError, and has changed nothing of the frames. So it does
@@ -132,6 +132,14 @@ func (l *Log) open() (err error) {
 	if !o.ReadOnly {
 		if err := l.meta.keep(); err != nil {
 			return fmt.Errorf("commitlog: open: %w", err)
+		}
+	}
+	switch {
+	case m.resetting && o.ReadOnly:
+		return fmt.Errorf("%w: it begins anew at %d, which the next start for writing completes", ErrOvertaken, m.front.base)
+	case m.resetting:
+		if err := finishReset(o, &l.meta); err != nil {
+			return err
 		}
 	}
 	l.front, l.starts = m.front, m.Starts+1
