@@ -280,6 +280,12 @@ func TestBadBytes(t *testing.T) {
 		return b
 	}
 	firstEnvelope, firstFrame := headerSize, len(packet)-(64+8+200)
+	secondEnvelope := firstEnvelope + envelopeFixed + 8
+	partOf := func(change func(b []byte)) []byte {
+		b := packetOf(part(2, 1, 300))
+		change(b)
+		return b
+	}
 	broken := map[string][]byte{
 		"noise":                 bytes.Repeat([]byte{0xa5, 0x17}, 400),
 		"zeros":                 make([]byte, 400),
@@ -306,7 +312,18 @@ func TestBadBytes(t *testing.T) {
 		"a local message":       patched(true, func(b []byte) []byte { b[firstEnvelope+36] = byte(raftpb.MsgHup); return b }),
 		"a proposal":            patched(true, func(b []byte) []byte { b[firstEnvelope+36] = byte(raftpb.MsgProp); return b }),
 		"a leader transfer":     patched(true, func(b []byte) []byte { b[firstEnvelope+36] = byte(raftpb.MsgTransferLeader); return b }),
-		"a snapshot":            patched(true, func(b []byte) []byte { b[firstEnvelope+36] = byte(raftpb.MsgSnap); return b }),
+		"entries in a snapshot": patched(true, func(b []byte) []byte { b[secondEnvelope+36] = byte(raftpb.MsgSnap); return b }),
+		"a part and a message":  patched(true, func(b []byte) []byte { b[firstEnvelope+37] |= flagPart; return b }),
+		"a part without a hash": patched(true, func(b []byte) []byte { b[firstEnvelope+36], b[firstEnvelope+37] = 0, flagPart; return b }),
+		"a bit in a part":       partOf(func(b []byte) { b[len(b)-1] ^= 1 }),
+		"a part of nothing":     partOf(func(b []byte) { be.PutUint64(b[firstEnvelope+48:], 0); sealPacket(b[:len(b)-300]) }),
+		"a part behind the end": partOf(func(b []byte) { be.PutUint64(b[firstEnvelope+64:], 800); sealPacket(b[:len(b)-300]) }),
+		"a part of a message":   partOf(func(b []byte) { b[firstEnvelope+90] = 1; sealPacket(b[:len(b)-300]) }),
+		"a large part": func() []byte {
+			e := part(1, 2, MaxPartBytes)
+			e.Part.Size, e.Frames[0] = 1<<30, append(e.Frames[0], 1)
+			return packetOf(e)
+		}(),
 		"an unknown type":       patched(true, func(b []byte) []byte { b[firstEnvelope+36] = 200; return b }),
 		"unknown flags":         patched(true, func(b []byte) []byte { b[firstEnvelope+37] |= 0x80; return b }),
 		"no message but fields": patched(true, func(b []byte) []byte { b[firstEnvelope+37] = 0; return b }),

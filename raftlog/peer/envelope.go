@@ -12,13 +12,14 @@ import (
 
 // Bounds of one envelope. The layer above keeps well inside them: a Raft message carries 1 MiB of frames, or one frame.
 const (
-	MaxEntries       = 16 << 10 // entries of one message
-	MaxFrames        = 16 << 10 // frames of one message
-	MaxFrameBytes    = 8 << 20  // bytes of all frames of one message
-	MaxContextBytes  = 1 << 10  // bytes of a message's context
-	MaxEntryData     = 1 << 10  // bytes of one entry's data: entries are thin, frames carry the payload
-	MaxRecordBytes   = 2 << 10  // bytes of an encoded epoch record
-	envelopeOverhead = 512      // what a queued envelope is charged beside its frames: about what it costs in memory
+	MaxEntries       = 16 << 10  // entries of one message
+	MaxFrames        = 16 << 10  // frames of one message
+	MaxFrameBytes    = 8 << 20   // bytes of all frames of one message
+	MaxContextBytes  = 1 << 10   // bytes of a message's context
+	MaxEntryData     = 1 << 10   // bytes of one entry's data: entries are thin, frames carry the payload
+	MaxRecordBytes   = 2 << 10   // bytes of an encoded epoch record
+	MaxPartBytes     = 256 << 10 // bytes of a part of a state snapshot
+	envelopeOverhead = 512       // what a queued envelope is charged beside its frames: about what it costs in memory
 )
 
 // Envelope is one Raft message of one group on its way between two replicas, with what travels beside it.
@@ -28,14 +29,27 @@ type Envelope struct {
 	Epoch    ids.Epoch     // of the sender
 
 	// Msg is one of Raft's peer messages, see Carried; nil when only Record is sent. Exactly the fields that Raft uses on a
-	// peer message travel: not snapshots, not responses.
+	// peer message travel: not snapshots, not responses. A MsgSnap has what it offers in Index, LogTerm and Context.
 	Msg *raftpb.Message
 
+	// Part, instead of Msg, asks for a part of a state snapshot, or names the one that it brings.
+	Part *Part
+
 	// Frames are the frames of Msg's entries. A received one was checked by commitlog.CheckFrame and belongs to the receiver.
+	// Beside a Part there is none, or one that is no frame: the bytes of that part, whose checksum was checked.
 	Frames []commitlog.Frame
 
 	// Record is the encoded epoch record of the sender, when it attaches it. This package does not look into it.
 	Record []byte
+}
+
+// Part is a piece of a file with the snapshot of a group's state machine: the bytes from At on, up to MaxPartBytes of them. Without
+// bytes it asks for them.
+type Part struct {
+	Index ids.Index // of the last entry that the snapshot contains
+	Size  int64     // of the whole file
+	Hash  [32]byte  // of the state in it
+	At    int64
 }
 
 // Carried tells whether t may come in from another node. Proposals, read requests, transfers and everything that Raft says to
@@ -46,7 +60,7 @@ func Carried(t raftpb.MessageType) bool {
 		raftpb.MsgVote, raftpb.MsgVoteResp,
 		raftpb.MsgPreVote, raftpb.MsgPreVoteResp,
 		raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp,
-		raftpb.MsgTimeoutNow:
+		raftpb.MsgTimeoutNow, raftpb.MsgSnap:
 		return true
 	default:
 		return false
@@ -115,6 +129,15 @@ func (e *Envelope) check() error {
 		return fmt.Errorf("%d bytes of frames, at most %d travel", bytes, MaxFrameBytes)
 	}
 	m := e.Msg
+	if p := e.Part; p != nil {
+		switch {
+		case m != nil || len(e.Frames) > 1 || bytes > MaxPartBytes || len(e.Frames) == 1 && bytes == 0:
+			return fmt.Errorf("a part of a snapshot with a message, or in %d pieces of %d bytes", len(e.Frames), bytes)
+		case p.Index == 0 || p.At < 0 || p.At+int64(bytes) > p.Size:
+			return fmt.Errorf("%d bytes at %d of a snapshot of %d", bytes, p.At, p.Size)
+		}
+		return nil
+	}
 	if m == nil {
 		if len(e.Frames) > 0 {
 			return errors.New("frames without a message")
@@ -124,8 +147,8 @@ func (e *Envelope) check() error {
 	if !Carried(m.GetType()) {
 		return fmt.Errorf("a %v never travels", m.GetType())
 	}
-	if m.Snapshot != nil || len(m.Responses) > 0 {
-		return fmt.Errorf("a %v with a snapshot or responses", m.GetType())
+	if m.GetType() == raftpb.MsgSnap && len(m.Entries) > 0 || m.Snapshot != nil || len(m.Responses) > 0 {
+		return fmt.Errorf("a %v with a snapshot, responses or entries", m.GetType())
 	}
 	if m.GetFrom() != uint64(e.From) || m.GetTo() != uint64(e.To) {
 		return fmt.Errorf("a %v from %d to %d in an envelope from %d to %d", m.GetType(), m.GetFrom(), m.GetTo(), e.From, e.To)

@@ -202,6 +202,15 @@ func appendOf(from, to ids.ReplicaID, number uint64, n int) Envelope {
 	}
 }
 
+// part is the answer with n bytes at 500 of a snapshot that ends behind them; without bytes it is a request.
+func part(from, to ids.ReplicaID, n int) Envelope {
+	e := Envelope{Group: testGroup, From: from, To: to, Epoch: 2, Part: &Part{Index: 77, Size: 500 + int64(n), At: 500, Hash: [32]byte{1, 2, 3, 31: 9}}}
+	if n > 0 {
+		e.Frames = []commitlog.Frame{bytes.Repeat([]byte{0x5a}, n)}
+	}
+	return e
+}
+
 // heartbeat carries number in its commit field.
 func heartbeat(from, to ids.ReplicaID, number uint64) Envelope {
 	return Envelope{Group: testGroup, From: from, To: to, Epoch: 1, Msg: &raftpb.Message{
@@ -216,6 +225,9 @@ func sameEnvelope(t testing.TB, got, want Envelope) {
 	if got.Group != want.Group || got.From != want.From || got.To != want.To || got.Epoch != want.Epoch ||
 		!bytes.Equal(got.Record, want.Record) || len(got.Frames) != len(want.Frames) || (got.Msg == nil) != (want.Msg == nil) {
 		t.Fatalf("got  %+v\nwant %+v", got, want)
+	}
+	if (got.Part == nil) != (want.Part == nil) || got.Part != nil && *got.Part != *want.Part {
+		t.Fatalf("got  %+v\nwant %+v", got.Part, want.Part)
 	}
 	for i, f := range want.Frames {
 		if !bytes.Equal(got.Frames[i], f) {

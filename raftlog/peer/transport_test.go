@@ -41,7 +41,9 @@ func everything() []Envelope {
 	bare := Envelope{Group: ids.GroupID{1}, From: 1, To: 2, Epoch: 4, Record: bytes.Repeat([]byte{5}, MaxRecordBytes)}
 	empty := appendOf(1, 2, 43, 0)
 	empty.Frames, empty.Msg.Entries = nil, nil
-	return append(envs, one, two, bare, empty)
+	asked := part(1, 2, 0)
+	asked.Record = []byte("an encoded epoch record")
+	return append(envs, one, two, bare, empty, asked, part(1, 2, 1), part(1, 2, MaxPartBytes))
 }
 
 func TestEveryFieldArrives(t *testing.T) {
@@ -201,6 +203,10 @@ func TestUnfitEnvelopes(t *testing.T) {
 	bad := []Envelope{
 		change(func(e *Envelope) { e.Msg.Type = raftpb.MsgProp.Enum() }),
 		change(func(e *Envelope) { e.Msg.Type = raftpb.MsgSnap.Enum() }),
+		change(func(e *Envelope) { e.Part = part(1, 2, 10).Part }),
+		change(func(e *Envelope) { *e = part(1, 2, MaxPartBytes+1) }),
+		change(func(e *Envelope) { *e = part(1, 2, 10); e.Part.Size-- }),
+		change(func(e *Envelope) { *e = part(1, 2, 10); e.Part.Index = 0 }),
 		change(func(e *Envelope) { e.Msg.Snapshot = &raftpb.Snapshot{} }),
 		change(func(e *Envelope) { e.Msg.Responses = []*raftpb.Message{{}} }),
 		change(func(e *Envelope) { e.Msg.From = proto.Uint64(9) }),

@@ -27,6 +27,9 @@ const (
 
 	flagMessage = 1 << 0
 	flagReject  = 1 << 1
+	flagPart    = 1 << 2
+
+	partHash = 32 // bytes of a part's context
 )
 
 // Bounds of a packet, for the receiver. A sender stops at packetTarget, or sends one envelope alone.
@@ -50,6 +53,9 @@ func wireError(format string, args ...any) error {
 // envelopeSize is the number of bytes of e in a packet's head.
 func envelopeSize(e *Envelope) int {
 	n := envelopeFixed + len(e.Record) + 4*len(e.Frames)
+	if e.Part != nil {
+		n += partHash
+	}
 	if e.Msg != nil {
 		n += len(e.Msg.Context)
 		for _, x := range e.Msg.Entries {
@@ -104,8 +110,23 @@ func appendEnvelope(dst []byte, e *Envelope) []byte {
 	be := binary.BigEndian
 	m := e.Msg
 	var flags byte
+	context := m.GetContext()
+	var place [envelopeFixed - 48]byte // of the message, or the part
+	if p := e.Part; p != nil {
+		flags |= flagPart
+		context = p.Hash[:]
+		be.PutUint64(place[0:], uint64(p.Index))
+		be.PutUint64(place[8:], uint64(p.Size))
+		be.PutUint64(place[16:], uint64(p.At))
+		if len(e.Frames) > 0 {
+			be.PutUint32(place[24:], crc32.Checksum(e.Frames[0], castagnoli))
+		}
+	}
 	if m != nil {
 		flags |= flagMessage
+		for i, v := range [...]uint64{m.GetTerm(), m.GetLogTerm(), m.GetIndex(), m.GetCommit(), m.GetVote(), m.GetRejectHint()} {
+			be.PutUint64(place[8*i:], v)
+		}
 	}
 	if m.GetReject() {
 		flags |= flagReject
@@ -118,16 +139,11 @@ func appendEnvelope(dst []byte, e *Envelope) []byte {
 	dst = be.AppendUint16(dst, uint16(len(e.Frames)))
 	dst = be.AppendUint16(dst, uint16(len(m.GetEntries())))
 	dst = be.AppendUint16(dst, uint16(len(e.Record)))
-	dst = be.AppendUint16(dst, uint16(len(m.GetContext())))
+	dst = be.AppendUint16(dst, uint16(len(context)))
 	dst = append(dst, 0, 0)
-	dst = be.AppendUint64(dst, m.GetTerm())
-	dst = be.AppendUint64(dst, m.GetLogTerm())
-	dst = be.AppendUint64(dst, m.GetIndex())
-	dst = be.AppendUint64(dst, m.GetCommit())
-	dst = be.AppendUint64(dst, m.GetVote())
-	dst = be.AppendUint64(dst, m.GetRejectHint())
+	dst = append(dst, place[:]...)
 	dst = append(dst, e.Record...)
-	dst = append(dst, m.GetContext()...)
+	dst = append(dst, context...)
 	for _, x := range m.GetEntries() {
 		dst = be.AppendUint64(dst, x.GetTerm())
 		dst = be.AppendUint64(dst, x.GetIndex())
@@ -215,7 +231,7 @@ func decodeBatch(dst []Envelope, h header, n need, head, frames []byte) ([]Envel
 // layout is one envelope's fixed part, checked.
 type layout struct {
 	typ                              raftpb.MessageType
-	message, reject                  bool
+	message, reject, part            bool
 	frames, entries, record, context int
 }
 
@@ -227,16 +243,27 @@ func parseLayout(b []byte) (layout, error) {
 	}
 	flags := b[37]
 	l = layout{
-		typ: raftpb.MessageType(b[36]), message: flags&flagMessage != 0, reject: flags&flagReject != 0,
+		typ: raftpb.MessageType(b[36]), message: flags&flagMessage != 0, reject: flags&flagReject != 0, part: flags&flagPart != 0,
 		frames: int(be.Uint16(b[38:])), entries: int(be.Uint16(b[40:])), record: int(be.Uint16(b[42:])), context: int(be.Uint16(b[44:])),
 	}
 	switch {
-	case flags&^(flagMessage|flagReject) != 0 || be.Uint16(b[46:]) != 0:
+	case flags&^(flagMessage|flagReject|flagPart) != 0 || be.Uint16(b[46:]) != 0:
 		return l, wireError("reserved bytes of an envelope are not zero")
 	case l.frames > MaxFrames || l.entries > MaxEntries || l.record > MaxRecordBytes || l.context > MaxContextBytes:
 		return l, wireError("an envelope over a bound: %d frames, %d entries, a record of %d bytes, a context of %d", l.frames, l.entries, l.record, l.context)
 	case l.message && !Carried(l.typ):
 		return l, wireError("a %v may not come from a peer", l.typ)
+	case l.message && l.typ == raftpb.MsgSnap && l.entries+l.frames > 0:
+		return l, wireError("a MsgSnap with entries or frames")
+	case l.part:
+		if l.message || l.typ != 0 || l.reject || l.frames > 1 || l.entries != 0 || l.context != partHash || !zero(b[76:envelopeFixed]) ||
+			l.frames == 0 && !zero(b[72:76]) {
+			return l, wireError("a part of a snapshot has fields of a message")
+		}
+		index, size, at := be.Uint64(b[48:]), int64(be.Uint64(b[56:])), int64(be.Uint64(b[64:]))
+		if index == 0 || at < 0 || size < at {
+			return l, wireError("a part at %d of a snapshot of %d bytes", at, size)
+		}
 	case !l.message:
 		if l.typ != 0 || l.reject || l.frames+l.entries+l.context != 0 || !zero(b[48:envelopeFixed]) {
 			return l, wireError("an envelope without a message has fields of one")
@@ -271,7 +298,7 @@ func measure(head []byte, envelopes int) (need, error) {
 		}
 		head = head[l.record+l.context:]
 		n.blob += l.record
-		if l.context > inlineContext {
+		if l.message && l.context > inlineContext {
 			n.blob += l.context
 		}
 		if l.message {
@@ -304,7 +331,10 @@ func measure(head []byte, envelopes int) (need, error) {
 		total := 0
 		for i := range l.frames {
 			size := int(be.Uint32(head[4*i:]))
-			if total += size; size < frameMin || total > MaxFrameBytes {
+			if l.part && (size == 0 || size > MaxPartBytes) {
+				return n, wireError("a part of %d bytes, at most %d are allowed", size, MaxPartBytes)
+			}
+			if total += size; size < frameMin && !l.part || total > MaxFrameBytes {
 				return n, wireError("a frame of %d bytes, %d in one envelope: %d to %d are allowed", size, total, frameMin, MaxFrameBytes)
 			}
 		}
@@ -417,6 +447,21 @@ func (r *room) envelope(head, frames []byte) (Envelope, []byte, []byte, error) {
 		head = head[l.context:]
 		m.m.Entries, head = r.entriesOf(head, l.entries)
 		e.Msg = &m.m
+	}
+	if l.part {
+		p := &Part{Index: ids.Index(be.Uint64(fixed[48:])), Size: int64(be.Uint64(fixed[56:])), At: int64(be.Uint64(fixed[64:])), Hash: [32]byte(head[:partHash])}
+		e.Part, head = p, head[partHash:]
+		if l.frames > 0 {
+			size := int(be.Uint32(head))
+			part := frames[:size:size]
+			if crc32.Checksum(part, castagnoli) != be.Uint32(fixed[72:]) || int64(size) > p.Size-p.At {
+				return Envelope{}, nil, nil, wireError("%d bytes at %d of a snapshot of %d: bad checksum, or more than there are", size, p.At, p.Size)
+			}
+			e.Frames, r.frames = r.frames[:1:1], r.frames[1:]
+			e.Frames[0] = part
+			head, frames = head[4:], frames[size:]
+		}
+		return e, head, frames, nil
 	}
 	if l.frames > 0 {
 		e.Frames, r.frames = r.frames[:l.frames:l.frames], r.frames[l.frames:]
