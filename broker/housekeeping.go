@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/index"
 	"github.com/ledgermq/ledgermq/internal/ids"
 )
@@ -86,7 +87,7 @@ func (r *Replica) pause(d time.Duration, early <-chan struct{}) bool {
 }
 
 // retain proposes to give up the front of the log when its oldest segments are older or more than the options allow. Never past
-// what any member of the group lacks, nor past this master's own durable snapshot: an absent replica holds the front.
+// what a voter lacks, nor past this master's own durable snapshot; a learner holds it for a while, see learnerHold.
 func (r *Replica) retain(now time.Time) error {
 	if !r.isMaster() {
 		return nil
@@ -117,9 +118,9 @@ func (r *Replica) retain(now time.Time) error {
 // frontWanted returns the base of the first segment to keep, 0 when nothing is to go.
 func (r *Replica) frontWanted(now time.Time) (ids.PhysicalOffset, error) {
 	segs := r.clog.Segments()
-	held := r.raft.MinMatch()
+	held, all := r.raft.MinMatch()
 	snapshot := ids.PhysicalOffset(r.checkpoint.offset.Load())
-	var front ids.PhysicalOffset
+	n := 0 // segments to give up
 	for i, s := range segs {
 		if !s.Sealed || i+1 == len(segs) || s.LastIndex >= held {
 			break
@@ -140,12 +141,27 @@ func (r *Replica) frontWanted(now time.Time) (ids.PhysicalOffset, error) {
 		if !tooMuch && !tooOld {
 			break
 		}
-		front = next
+		n = i + 1
 	}
+	front := segs[heldByLearners(segs, n, all)].Base
 	if int64(front) <= r.checkpoint.cut.Load() || front <= r.clog.FirstOffset() {
 		return 0, nil
 	}
 	return front, nil
+}
+
+// learnerHold is how many segments that could be given up are kept for a learner that lacks them: one that is about to have them need
+// not begin anew, and one that is away for long does not fill the disk. Who comes too late gets the state, and the log from its
+// front.
+const learnerHold = 4
+
+// heldByLearners returns how many of the first n segments to give up while every learner has the log up to entry all.
+func heldByLearners(segs []commitlog.SegmentInfo, n int, all ids.Index) int {
+	had := 0
+	for had < n && segs[had].LastIndex < all {
+		had++
+	}
+	return max(had, n-learnerHold)
 }
 
 // timeOf is the time of the last frame with records in [first, last]; 0 when all are empty.

@@ -27,6 +27,12 @@ type Config struct {
 	Applied ids.Index // last entry that the state machine already contains (its snapshot); Apply begins with the next
 	SM      StateMachine
 
+	// Newest names a state snapshot of an entry above after that other replicas can have of this one, and Behind is told that the master offers one
+	// because this replica lacks what the group has given up; see Offer. Both are called from the loop goroutine and must not
+	// block; Behind comes again and again until the replica was opened anew. Without them nobody catches up so.
+	Newest func(after ids.Index) (SnapshotID, bool)
+	Behind func(Offer)
+
 	// Send hands envelopes to the transport. It is called from the loop goroutine, never blocks, and owns envs afterwards.
 	Send func(to ids.NodeID, envs []peer.Envelope)
 

@@ -42,7 +42,9 @@ func (r *Replica) send(m *pb.Message) {
 		return
 	}
 	switch m.GetType() {
-	case pb.MsgSnap, pb.MsgProp, pb.MsgReadIndex, pb.MsgReadIndexResp:
+	case pb.MsgSnap:
+		r.sendOffer(p, m)
+	case pb.MsgProp, pb.MsgReadIndex, pb.MsgReadIndexResp:
 		return // not spoken between replicas
 	case pb.MsgApp:
 		r.sendAppend(p, m)
@@ -185,7 +187,7 @@ func (r *Replica) push(p *member, m *pb.Message, frames []commitlog.Frame) {
 // envelope addresses m, and attaches the epoch record when the member may lack it.
 func (r *Replica) envelope(p *member, m *pb.Message, frames []commitlog.Frame) Outgoing {
 	env := peer.Envelope{Group: r.cfg.Group, From: r.cfg.Replica, To: p.ID, Epoch: r.record.Epoch, Msg: m, Frames: frames}
-	vote := m.GetType() == pb.MsgVote || m.GetType() == pb.MsgPreVote
+	vote := m.GetType() == pb.MsgVote || m.GetType() == pb.MsgPreVote || m.GetType() == pb.MsgSnap
 	if vote || p.epoch < r.record.Epoch && p.attached != r.ticks || r.ticks-p.attached >= attachEvery {
 		env.Record = r.encoded
 		p.attached = r.ticks
@@ -302,7 +304,7 @@ func (r *Replica) refresh() {
 	}
 	r.rn.WithProgress(func(id uint64, _ raft.ProgressType, p tracker.Progress) {
 		if m := r.members[ids.ReplicaID(id)]; m != nil {
-			m.match = ids.Index(p.Match)
+			m.match, m.behind = ids.Index(p.Match), p.State == tracker.StateSnapshot
 		}
 	})
 }

@@ -196,22 +196,24 @@ func (g *Group) ReadIndex(ctx context.Context) (ids.Index, error) {
 // Status returns the newest snapshot. It is cheap.
 func (g *Group) Status() Status { return *g.status.Load() }
 
-// MinMatch returns the last entry that every member of the epoch is known to hold durably: retention must not cut past it. It
-// is 0 on a replica that is not master, and while a member has not been heard.
-func (g *Group) MinMatch() ids.Index {
+// MinMatch returns the last entry that every voter of the epoch is known to hold durably, past which retention must not cut, and
+// the last one that every learner is known to hold too. Both are 0 on a replica that is not master; an unheard member holds
+// nothing.
+func (g *Group) MinMatch() (voters, all ids.Index) {
 	s := g.status.Load()
 	if s.Role != RoleMaster {
-		return 0
+		return 0, 0
 	}
-	low := s.Synced
-	for _, list := range [2][]MemberStatus{s.Voters, s.Learners} {
+	lowest := func(low ids.Index, list []MemberStatus) ids.Index {
 		for _, m := range list {
 			if m.ID != s.Replica {
 				low = min(low, m.Match)
 			}
 		}
+		return low
 	}
-	return low
+	voters = lowest(s.Synced, s.Voters)
+	return voters, lowest(voters, s.Learners)
 }
 
 // call runs f in the loop goroutine; false when the group is closed.

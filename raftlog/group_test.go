@@ -435,13 +435,20 @@ func TestGroupStatus(t *testing.T) {
 		t.Errorf("replica %d is master, 2 was told to campaign", m.self.ID)
 	}
 	<-m.m.send("a")
-	eventually(t, "all to be heard and to match", func() bool { return m.g.Status().Heard == 3 && m.g.MinMatch() == m.g.Status().Last })
+	lowest := func(m *instance) ids.Index {
+		voters, all := m.g.MinMatch()
+		if voters != all {
+			t.Errorf("the voters match %d, all members %d: there are no others", voters, all)
+		}
+		return all
+	}
+	eventually(t, "all to be heard and to match", func() bool { return m.g.Status().Heard == 3 && lowest(m) == m.g.Status().Last })
 	s := m.g.Status()
 	if s.K != 2 || s.MinISR != 2 || s.Epoch != 1 || s.Hash != c.record.Hash() || s.MasterNode != "n2" || !s.Activated || len(s.Voters) != 3 || s.Parked != "" {
 		t.Errorf("%+v", s)
 	}
-	if got := c.node(1).g.MinMatch(); got != 0 {
-		t.Errorf("a follower knows a lowest match of %d", got)
+	if voters, all := c.node(1).g.MinMatch(); voters != 0 || all != 0 {
+		t.Errorf("a follower knows lowest matches of %d and %d", voters, all)
 	}
 	c.node(1).kill()
 	eventually(t, "the lost one to be missed", func() bool { return m.g.Status().Heard == 2 })

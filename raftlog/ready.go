@@ -16,6 +16,8 @@ func (r *Replica) Turn(now int64) {
 	r.now, r.more, r.turnBytes = now, false, 0
 	r.guard(func() {
 		r.drain()
+		r.takeOffer()
+		r.drain()
 		r.settle()
 		for !r.more && r.mayForm() && r.propose() {
 			r.drain()
@@ -55,6 +57,9 @@ func (r *Replica) drain() {
 }
 
 func (r *Replica) ready(rd raft.Ready) {
+	if !raft.IsEmptySnap(rd.Snapshot) {
+		panic(raftPanic("it restores a snapshot by itself"))
+	}
 	if !raft.IsEmptyHardState(rd.HardState) {
 		r.commit = ids.Index(rd.HardState.GetCommit())
 	}

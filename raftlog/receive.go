@@ -12,10 +12,10 @@ import (
 )
 
 // accepted tells which messages a peer may send. All others are refused: a proposal or a read from the wire would pass by the
-// master's own order, local messages would forge the work of this process, and snapshots are not sent in this version.
+// master's own order, and local messages would forge the work of this process.
 func accepted(t pb.MessageType) bool {
 	switch t {
-	case pb.MsgApp, pb.MsgAppResp, pb.MsgVote, pb.MsgVoteResp, pb.MsgPreVote, pb.MsgPreVoteResp, pb.MsgHeartbeat, pb.MsgHeartbeatResp, pb.MsgTimeoutNow:
+	case pb.MsgApp, pb.MsgAppResp, pb.MsgVote, pb.MsgVoteResp, pb.MsgPreVote, pb.MsgPreVoteResp, pb.MsgHeartbeat, pb.MsgHeartbeatResp, pb.MsgTimeoutNow, pb.MsgSnap:
 		return true
 	}
 	return false
@@ -123,6 +123,9 @@ func (r *Replica) step(env peer.Envelope) {
 		if env.From != r.lead || r.leaving {
 			return
 		}
+	case pb.MsgSnap:
+		r.receiveOffer(p, env)
+		return
 	}
 	_ = r.rn.Step(m)
 	if t := m.GetType(); (t == pb.MsgApp || t == pb.MsgHeartbeat) && m.GetTerm() >= uint64(r.owner.Term) {
@@ -235,6 +238,11 @@ func (r *Replica) tailAfter(e entryKey) (t commitlog.Tail, known bool) {
 	}
 	if term, err := r.log.TermOf(e.index); err != nil || term != e.term {
 		return t, false
+	}
+	if f := r.log.Front(); e.index == f.Prev.Index {
+		t = f.Prev
+		t.Offset = r.log.FirstOffset()
+		return t, true
 	}
 	ref, err := r.log.RefOf(e.index)
 	return commitlog.Tail{Term: e.term, Index: e.index, Offset: ref.Offset + ids.PhysicalOffset(ref.Size), Chain: ref.CRC}, err == nil

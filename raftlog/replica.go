@@ -88,6 +88,8 @@ type Replica struct {
 	acked    ids.Index // last value given to StateMachine.Acked in this leadership
 	lastAck  ackMark
 
+	offer *Offer // of this turn
+
 	parked *ParkedError
 	idle   string // why there is no RawNode though nothing is broken: no record yet, not a member
 
@@ -121,6 +123,8 @@ type member struct {
 	attached int64     // tick in which it was last sent the record
 	conflict bool      // it has another record of the epoch in force
 	match    ids.Index // as of the last refresh, master only
+	behind   bool      // as of the last refresh, master only: it lacks what the log has given up
+	offered  int64     // tick in which it was last sent an offer
 	flow     flow
 	watch
 }
@@ -245,6 +249,7 @@ func (r *Replica) install(rec EpochRecord, encoded []byte) {
 				r.members[m.ID] = p
 			}
 			p.Member, p.current, p.match, p.attached, p.conflict, p.flow = m, true, 0, -attachEvery, false, flow{}
+			p.behind, p.offered = false, 0
 			p.watch = watch{closed: p.closed}
 		}
 	}
@@ -283,7 +288,7 @@ func (r *Replica) boot() {
 		conf.Learners = append(conf.Learners, uint64(m.ID))
 	}
 	r.st = &storage{
-		log: r.log, w: &r.w, conf: conf, limit: r.cfg.Limits.Message,
+		log: r.log, w: &r.w, conf: conf, limit: r.cfg.Limits.Message, newest: r.cfg.Newest,
 		hard: &pb.HardState{Term: new(uint64(r.owner.Term)), Vote: new(uint64(r.owner.Vote)), Commit: new(uint64(r.commit))},
 	}
 	rn, err := raft.NewRawNode(&raft.Config{
@@ -327,6 +332,7 @@ func (r *Replica) park(reason string, err error) {
 		return
 	}
 	r.parked = &ParkedError{Reason: reason, Err: err}
+	r.offer = nil
 	r.rn, r.lead, r.leading = nil, 0, false
 	r.seal = seal{}
 	r.forgetFlows()
@@ -360,6 +366,7 @@ func (r *Replica) Tick() {
 			m.flow.tick(r, m)
 		}
 		r.refresh()
+		r.offerAgain()
 		r.watchMembers()
 	})
 }

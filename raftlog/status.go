@@ -50,6 +50,8 @@ type MemberStatus struct {
 	Member
 	Match ids.Index // last entry known to be durable there; only a master knows it, else 0
 	Heard bool      // heard within the last second
+	// Behind: it lacks what the master's log has given up, and is offered a snapshot. Only a master knows it.
+	Behind bool
 
 	// What a master sees of the member, 0 and false elsewhere. Stalled is for how long it has answered nothing, or was behind and
 	// did not advance. CaughtUp is for how long it has had everything that was committed a moment before. Closed tells that the
@@ -105,7 +107,7 @@ func (r *Replica) memberStatus(s *Status) {
 			} else if p := r.members[m.ID]; p != nil {
 				ms.Heard = p.heard >= 0 && r.ticks-p.heard <= second
 				if r.leading {
-					ms.Match = p.match
+					ms.Match, ms.Behind = p.match, p.behind
 					ms.Stalled, ms.CaughtUp, ms.Closed = r.stalled(p), r.caughtUp(p), p.closed
 				}
 			}

@@ -21,6 +21,8 @@ type storage struct {
 	hard  *pb.HardState
 	conf  *pb.ConfState
 	limit int64
+	// newest is Config.Newest
+	newest func(after ids.Index) (SnapshotID, bool)
 }
 
 var _ raft.Storage = (*storage)(nil)
@@ -81,10 +83,8 @@ func (s *storage) Entries(lo, hi, _ uint64) ([]*pb.Entry, error) {
 	return list, nil
 }
 
-// Snapshot tells Raft to ask again. No member is behind the log's front: retention never cuts past a member's Match.
-func (s *storage) Snapshot() (*pb.Snapshot, error) {
-	return nil, raft.ErrSnapshotTemporarilyUnavailable
-}
+// Snapshot is what a member is offered that lacks what the log has given up; Raft asks again while there is none.
+func (s *storage) Snapshot() (*pb.Snapshot, error) { return s.offerSnapshot() }
 
 func (s *storage) translate(err error) error {
 	switch {

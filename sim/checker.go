@@ -176,6 +176,9 @@ func (c *Checker) Final(w *World, rec raftlog.EpochRecord, ops []*Op) {
 	for i := ids.Index(1); i <= low; i++ {
 		var first []byte
 		for _, n := range members {
+			if i < n.Log.FirstIndex() {
+				continue
+			}
 			f, err := n.Log.ReadFrame(i, nil)
 			if err != nil {
 				c.fail("replica %d: read entry %d: %v", n.ID, i, err)

@@ -63,6 +63,9 @@ func (s *schedule) fault() {
 	if s.chance(s.p.Transfer) && n.Up {
 		s.transfer(n)
 	}
+	if s.chance(s.p.Cut) && n.Up && n.failed == nil {
+		s.cutFront(n)
+	}
 	s.settleDisk(n)
 }
 

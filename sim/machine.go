@@ -48,6 +48,7 @@ type Entry struct {
 type Machine struct {
 	n       *Node
 	applied []Entry
+	at      ids.Index // the last entry of the log that is applied; those up to the end of a received snapshot are in it already
 	master  bool
 	role    raftlog.Role
 	queue   []*Op // to be formed
@@ -57,8 +58,8 @@ type Machine struct {
 	flushed int
 }
 
-func newMachine(n *Node) *Machine {
-	return &Machine{n: n, applied: append([]Entry(nil), n.snapshot...), batch: 3}
+func newMachine(n *Node, at ids.Index) *Machine {
+	return &Machine{n: n, at: at, applied: append([]Entry(nil), n.snapshot...), batch: 3}
 }
 
 // Form puts up to batch operations into one frame.
@@ -88,9 +89,10 @@ func (m *Machine) Form(b *commitlog.Builder) any {
 // Apply appends to the list.
 func (m *Machine) Apply(c raftlog.Committed) error {
 	e := Entry{Index: c.Index, Term: c.Term, CRC: c.Frame.Chain()}
-	if want := ids.Index(len(m.applied)) + 1; c.Index != want {
-		m.n.w.Check.fail("replica %d applied entry %d in the place of %d", m.n.ID, c.Index, want)
+	if c.Index != m.at+1 {
+		m.n.w.Check.fail("replica %d applied entry %d in the place of %d", m.n.ID, c.Index, m.at+1)
 	}
+	m.at = c.Index
 	for r := range c.Frame.Records() {
 		e.Ops = append(e.Ops, string(r.Body))
 	}
@@ -105,6 +107,12 @@ func (m *Machine) Apply(c raftlog.Committed) error {
 			}
 		}
 	}
+	if int(c.Index) <= len(m.applied) {
+		if s := m.applied[c.Index-1]; s.Index != e.Index || s.Term != e.Term || s.CRC != e.CRC {
+			m.n.w.Check.fail("replica %d applied entry %d of term %s, its snapshot has one of term %s", m.n.ID, c.Index, e.Term, s.Term)
+		}
+		return nil
+	}
 	m.applied = append(m.applied, e)
 	m.n.w.Check.applied(m.n, e)
 	return nil
@@ -112,7 +120,7 @@ func (m *Machine) Apply(c raftlog.Committed) error {
 
 // Acked settles the operations up to an index.
 func (m *Machine) Acked(upTo ids.Index) {
-	if upTo > ids.Index(len(m.applied)) {
+	if upTo > m.at {
 		m.n.w.Check.fail("replica %d acknowledges entry %d and has applied %d", m.n.ID, upTo, len(m.applied))
 	}
 	kept := m.open[:0]

@@ -41,6 +41,7 @@ type Params struct {
 	Campaign   float64
 	Checkpoint float64
 	Transfer   float64
+	Cut        float64
 
 	Inflight int            // frames in flight
 	Limits   raftlog.Limits // small, so that bounds are met
@@ -70,6 +71,7 @@ func draw(seed uint64) Params {
 	p.Limits = raftlog.Limits{Message: int64(pick(1_000, 20_000, 1<<20)), Inflight: int64(pick(2_000, 30_000, 8<<20)),
 		Uncommitted: int64(pick(5_000, 16<<20)), Window: int64(pick(1, 10_000, 8<<20))}
 	p.Transfer = pick(0, 0.02, 0.1)
+	p.Cut = pick(0, 0.05, 0.3)
 	return p
 }
 

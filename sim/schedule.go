@@ -18,7 +18,7 @@ type Result struct {
 	Params                                                 Params
 	Trace                                                  uint64 // hash of the trace
 	Events, Ops, Acked, Unknown, NotStored, Reads, Masters int
-	Crashes, Epochs, Leaders                               int
+	Crashes, Epochs, Leaders, Cuts, Installs               int
 	Healed                                                 int64 // microseconds from the end of the faults to full health
 	Entries                                                ids.Index
 	Virtual                                                int64 // microseconds
@@ -62,7 +62,8 @@ func play(p Params, o Options, do func(*schedule)) (res Result) {
 
 func newSchedule(p Params, o Options) *schedule {
 	s := &schedule{p: p, r: rand.New(rand.NewPCG(p.Seed, 1)), w: NewWorld(), cut: make(map[[2]ids.ReplicaID]bool), arrival: make(map[[2]ids.ReplicaID]int64),
-		stride: 64, disk: make(map[ids.ReplicaID]bool), silent: make(map[ids.ReplicaID]bool), paused: make(map[ids.ReplicaID]int64), handing: make(map[*handover]bool)}
+		stride: 64, disk: make(map[ids.ReplicaID]bool), silent: make(map[ids.ReplicaID]bool), fetching: make(map[ids.ReplicaID]bool),
+		paused: make(map[ids.ReplicaID]int64), handing: make(map[*handover]bool)}
 	s.w.mutant, s.w.trace = o.Mutant, o.Trace
 	s.c = newControllers(s)
 	return s
@@ -88,10 +89,14 @@ type schedule struct {
 	ops     []*Op
 	crashes int
 	healed  int64
-	disk    map[ids.ReplicaID]bool  // a disk event is due
-	silent  map[ids.ReplicaID]bool  // its node cannot reach the controllers
-	paused  map[ids.ReplicaID]int64 // until when its process does nothing
-	handing map[*handover]bool      // hand-overs of the mastership that are under way
+	cuts    int // fronts given up
+	// installs: replicas that began anew at the front of another one; fetching: they are about to
+	installs int
+	fetching map[ids.ReplicaID]bool
+	disk     map[ids.ReplicaID]bool  // a disk event is due
+	silent   map[ids.ReplicaID]bool  // its node cannot reach the controllers
+	paused   map[ids.ReplicaID]int64 // until when its process does nothing
+	handing  map[*handover]bool      // hand-overs of the mastership that are under way
 }
 
 type event struct {
@@ -354,6 +359,7 @@ func (s *schedule) deliver(env peer.Envelope) {
 	s.w.Tracef("n%d gets %s from n%d term %s index %d entries %d commit %d reject %t", n.ID, env.Msg.GetType(), env.From,
 		ids.Term(env.Msg.GetTerm()), env.Msg.GetIndex(), len(env.Msg.GetEntries()), env.Msg.GetCommit(), env.Msg.GetReject())
 	n.Deliver(env)
+	s.catchUp(n)
 	s.settleDisk(n)
 }
 
@@ -402,7 +408,8 @@ func (s *schedule) read(n *Node) {
 func (s *schedule) result() Result {
 	c := s.w.Check
 	res := Result{Params: s.p, Trace: s.w.TraceHash(), Events: s.events, Ops: len(s.ops), Reads: c.Reads, Masters: c.Masters,
-		Crashes: s.crashes, Epochs: len(s.c.records), Leaders: s.c.changes, Healed: s.healed, Virtual: s.w.Now, Err: c.Err, Rule: c.Rule}
+		Crashes: s.crashes, Epochs: len(s.c.records), Leaders: s.c.changes, Healed: s.healed, Virtual: s.w.Now, Err: c.Err, Rule: c.Rule,
+		Cuts: s.cuts, Installs: s.installs}
 	if res.Err == nil {
 		res.Err = c.Rule
 	}

@@ -101,7 +101,12 @@ type Node struct {
 	powerAfter int  // the power goes after so many writes and syncs, 0: not
 	failSync   bool // the next sync fails
 
+	// Offer is what a master offered last, because this replica lacks what the group has given up. See Install.
+	Offer *raftlog.Offer
+
 	snapshot []Entry   // what the state machine keeps on disk
+	received int       // length of snapshot when it came from another replica: the log may not reach it yet
+	incoming []Entry   // on the disk too, and counts once the log begins behind what snapshot reaches
 	synced   ids.Index // durable end as of the last crash
 }
 
@@ -173,19 +178,31 @@ func (n *Node) Open(record *raftlog.EpochRecord) error {
 	if n.Up {
 		return fmt.Errorf("sim: replica %d is up already", n.ID)
 	}
-	n.Queue, n.written, n.failed, n.failSync = nil, nil, nil, false
+	n.Queue, n.written, n.failed, n.failSync, n.Offer = nil, nil, nil, false, nil
 	log, err := commitlog.Open(n.w.logOptions(vfs.Inject(n.Disk, n.rule)))
 	if err != nil {
 		return err
 	}
 	n.Log = log
-	n.Machine = newMachine(n)
+	if log.FirstIndex() > ids.Index(len(n.snapshot))+1 {
+		n.snapshot, n.received = n.incoming, len(n.incoming)
+	}
+	n.incoming = nil
+	applied := ids.Index(len(n.snapshot))
+	if len(n.snapshot) == n.received {
+		applied = min(applied, log.Tail().Index)
+	}
+	n.Machine = newMachine(n, applied)
 	cfg := raftlog.Config{
 		Cluster: n.w.Cluster, Group: n.w.Group, Record: record, Replica: n.ID, Incarnation: n.Incarnation, Log: log, SM: n.Machine,
-		Applied: ids.Index(len(n.snapshot)),
-		Send:    func(ids.NodeID, []peer.Envelope) { panic("sim: a step function does not send") },
-		Clock:   func() int64 { return n.w.Now / 1000 },
-		Logger:  n.w.Logger,
+		Applied: applied,
+		Newest: func(ids.Index) (raftlog.SnapshotID, bool) {
+			return raftlog.SnapshotID{Index: ids.Index(len(n.snapshot)), Size: 1}, len(n.snapshot) > 0
+		},
+		Behind: func(o raftlog.Offer) { n.Offer = &o },
+		Send:   func(ids.NodeID, []peer.Envelope) { panic("sim: a step function does not send") },
+		Clock:  func() int64 { return n.w.Now / 1000 },
+		Logger: n.w.Logger,
 	}
 	if n.w.Config != nil {
 		n.w.Config(&cfg)
@@ -294,6 +311,38 @@ func (n *Node) FailSync() {
 func (n *Node) PowerAfter(k int) {
 	n.powerAfter = k
 	n.w.Check.mayPark[n.ID] = true
+}
+
+// CutFront gives up the front of n's log, as far as its snapshot allows. False: there is nothing to give up.
+func (n *Node) CutFront() (bool, error) {
+	synced, _ := n.Log.Synced()
+	segs := n.Log.Segments()
+	for i := len(segs) - 1; i > 0; i-- {
+		if segs[i-1].LastIndex < ids.Index(len(n.snapshot)) && segs[i].FirstIndex <= synced {
+			n.w.Tracef("n%d gives up what lies before entry %d", n.ID, segs[i].FirstIndex)
+			return true, n.Log.CutFront(segs[i].Base)
+		}
+	}
+	return false, nil
+}
+
+// Install takes Offer: n's process ends, its log begins anew at the front of the offer, with the state that from has of it. Open it
+// again then. done is false when the offer stands no more, or from has not what it offered.
+func (n *Node) Install(from *Node) (done bool, err error) {
+	o := n.Offer
+	n.Offer = nil
+	if err := o.Stands(n.Log); err != nil || len(from.snapshot) < int(o.Snapshot.Index) {
+		n.w.Tracef("n%d does not take the offer of n%d: %v", n.ID, from.ID, err)
+		return false, nil
+	}
+	n.w.Tracef("n%d begins anew behind entry %d of n%d, with the state at %d", n.ID, o.Front.Prev.Index, from.ID, o.Snapshot.Index)
+	n.incoming = append([]Entry(nil), from.snapshot[:o.Snapshot.Index]...)
+	power := n.powerAfter
+	n.Kill()
+	n.powerAfter = power
+	err = commitlog.Reset(n.w.logOptions(vfs.Inject(n.Disk, n.rule)), o.Front)
+	n.synced = o.Front.Prev.Index
+	return true, err
 }
 
 // Busy tells whether a write is queued or not yet known to the replica.

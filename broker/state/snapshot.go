@@ -48,6 +48,12 @@ type SnapshotMeta struct {
 	Damaged []error
 }
 
+// FileSize is how many bytes the file of m has.
+func (m *SnapshotMeta) FileSize() int64 { return snapshotHeader + m.Size }
+
+// SnapshotFile is the name of the file with the snapshot of index i in dir.
+func SnapshotFile(dir string, i ids.Index) string { return snapshotName(dir, i) }
+
 func snapshotName(dir string, i ids.Index) string {
 	return filepath.Join(dir, fmt.Sprintf("%s%020d%s", snapshotPrefix, i, snapshotSuffix))
 }
@@ -161,6 +167,22 @@ func ParseSnapshot(b []byte) (*State, SnapshotMeta, error) {
 
 // checkSnapshot reads the header of a whole file and compares the checksums.
 func checkSnapshot(b []byte) (SnapshotMeta, error) {
+	m, err := ParseSnapshotHeader(b)
+	if err != nil {
+		return m, err
+	}
+	body := b[snapshotHeader:]
+	if int64(len(body)) != m.Size || sha256.Sum256(body) != m.Hash {
+		return m, errors.New("its content is damaged")
+	}
+	return m, nil
+}
+
+// SnapshotHeaderSize is how many bytes of a snapshot file ParseSnapshotHeader needs.
+const SnapshotHeaderSize = snapshotHeader
+
+// ParseSnapshotHeader reads the beginning of a snapshot file, and says nothing of the rest.
+func ParseSnapshotHeader(b []byte) (SnapshotMeta, error) {
 	var m SnapshotMeta
 	if len(b) < snapshotHeader || string(b[:4]) != snapshotMagic {
 		return m, errors.New("it is none")
@@ -181,12 +203,11 @@ func checkSnapshot(b []byte) (SnapshotMeta, error) {
 		Size:   int64(binary.BigEndian.Uint64(h[56:])),
 		Hash:   [32]byte(h[64:96]),
 	}
-	body := b[snapshotHeader:]
 	if !bytes.Equal(h[52:56], make([]byte, 4)) || !bytes.Equal(h[96:124], make([]byte, 28)) {
 		return m, errors.New("its header has unknown fields")
 	}
-	if int64(len(body)) != m.Size || sha256.Sum256(body) != m.Hash {
-		return m, errors.New("its content is damaged")
+	if m.Size < 0 {
+		return m, errors.New("its content has an impossible size")
 	}
 	return m, nil
 }
@@ -203,28 +224,40 @@ func LoadNewest(fs vfs.FS, dir string, group ids.GroupID) (*State, SnapshotMeta,
 	var damaged []error
 	for _, i := range slices.Backward(list) {
 		name := snapshotName(dir, i)
-		b, err := vfs.ReadFile(fs, name)
-		if err == nil {
-			var s *State
-			var m SnapshotMeta
-			s, m, err = ParseSnapshot(b)
-			switch {
-			case err != nil:
-			case m.Group != group:
-				err = fmt.Errorf("it belongs to group %v, not to %v", m.Group, group)
-			case m.Index != i:
-				err = fmt.Errorf("it is of index %d", m.Index)
-			default:
-				m.Damaged = damaged
-				return s, m, nil
-			}
+		s, m, err := LoadSnapshot(fs, name, group)
+		if err == nil && m.Index != i {
+			err = &SnapshotError{File: name, Err: fmt.Errorf("it is of index %d", m.Index)}
 		}
-		damaged = append(damaged, &SnapshotError{File: name, Err: err})
+		if err == nil {
+			m.Damaged = damaged
+			return s, m, nil
+		}
+		var fault *SnapshotError
+		if !errors.As(err, &fault) {
+			err = &SnapshotError{File: name, Err: err}
+		}
+		damaged = append(damaged, err)
 	}
 	if len(damaged) == 0 {
 		return nil, SnapshotMeta{}, ErrNoSnapshot
 	}
 	return nil, SnapshotMeta{Damaged: damaged}, fmt.Errorf("%w: %w", ErrNoSnapshot, errors.Join(damaged...))
+}
+
+// LoadSnapshot reads one file, which must be whole and of the group.
+func LoadSnapshot(fs vfs.FS, name string, group ids.GroupID) (*State, SnapshotMeta, error) {
+	b, err := vfs.ReadFile(fs, name)
+	if err != nil {
+		return nil, SnapshotMeta{}, err
+	}
+	s, m, err := ParseSnapshot(b)
+	if err == nil && m.Group != group {
+		err = fmt.Errorf("it belongs to group %v, not to %v", m.Group, group)
+	}
+	if err != nil {
+		return nil, m, &SnapshotError{File: name, Err: err}
+	}
+	return s, m, nil
 }
 
 // listSnapshots returns the indexes of the files of dir, ascending. A missing folder has none.

@@ -1,0 +1,42 @@
+package sim
+
+// cutFront lets n give up the front of its log, whoever lacks it: the others must catch up with what is left.
+func (s *schedule) cutFront(n *Node) {
+	did, err := n.CutFront()
+	switch {
+	case n.powerAfter < 0:
+		s.powerCut(n)
+	case err != nil:
+		s.w.Check.mayPark[n.ID] = true
+	case did:
+		s.cuts++
+	}
+}
+
+// catchUp lets n take what its master offers, after a while.
+func (s *schedule) catchUp(n *Node) {
+	if n.Offer == nil || s.fetching[n.ID] {
+		return
+	}
+	s.fetching[n.ID] = true
+	s.after(s.between(1_000, 400_000), func() {
+		s.fetching[n.ID] = false
+		if !n.Up || n.Offer == nil || s.pausedFor(n) > 0 {
+			return
+		}
+		if !s.calm && s.chance(0.3) {
+			n.powerAfter = 1 + s.r.IntN(20)
+		}
+		done, err := n.Install(s.w.Node(n.Offer.From))
+		switch {
+		case n.powerAfter < 0:
+			s.powerCut(n)
+		case err != nil:
+			s.fail("replica %d: %v", n.ID, err)
+		case done:
+			s.installs++
+			s.open(n)
+			s.disconnect(n)
+		}
+	})
+}
