@@ -23,6 +23,9 @@ func (r *Replica) Apply(c raftlog.Committed) (err error) {
 			r.halfApplied.Store(true)
 		}
 	}()
+	if c.Index <= r.catchup.received {
+		return r.applyKnown(c)
+	}
 	var items []proposal
 	t, own := c.Token.(*batch)
 	if own {
@@ -54,6 +57,23 @@ func (r *Replica) Apply(c raftlog.Committed) (err error) {
 		r.owed = append(r.owed, t)
 	}
 	return r.checkpointIfDue(c)
+}
+
+// applyKnown is Apply for an entry that the received state contains: only the index lacks it.
+func (r *Replica) applyKnown(c raftlog.Committed) error {
+	for rec := range c.Frame.Records() {
+		if err := r.addMessage(rec, r.idx.Add); err != nil {
+			return fmt.Errorf("index the record at %d: %w", rec.Offset, err)
+		}
+	}
+	r.appliedEnd.Store((int64(c.Frame.Offset()) + int64(c.Frame.Size()) + 7) &^ 7)
+	r.applied.Store(uint64(c.Index))
+	if c.Index == r.catchup.received {
+		r.log.Info().Uint64("entry", uint64(c.Index)).Msg("the log reaches the state snapshot of the master: this replica answers again")
+		return nil
+	}
+	r.indexCheckpointIfDue()
+	return nil
 }
 
 // effect carries on what a record changed: into the index, to waiting pulls, to the name servers.

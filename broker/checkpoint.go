@@ -47,6 +47,23 @@ func (r *Replica) checkpointIfDue(c raftlog.Committed) error {
 	return nil
 }
 
+// indexCheckpointIfDue is checkpointIfDue while the state is ahead of the log.
+func (r *Replica) indexCheckpointIfDue() {
+	end := ids.PhysicalOffset(r.appliedEnd.Load())
+	if r.indexed+ids.PhysicalOffset(r.node.o.CheckpointBytes) > end || !r.checkpoint.busy.CompareAndSwap(false, true) {
+		return
+	}
+	r.indexed = end
+	r.checkpoint.wg.Add(1)
+	go func() {
+		defer r.checkpoint.wg.Done()
+		defer r.checkpoint.busy.Store(false)
+		if err := r.idx.Checkpoint(end); err != nil {
+			r.log.Error().Err(err).Msg("cannot write a checkpoint of the queue index: the next start reads more of the log")
+		}
+	}()
+}
+
 // snapshotMeta is that of a snapshot of now, without the frame's term and chain.
 func (r *Replica) snapshotMeta() state.SnapshotMeta {
 	return state.SnapshotMeta{Group: r.gid, Index: ids.Index(r.applied.Load()), Offset: ids.PhysicalOffset(r.appliedEnd.Load())}
@@ -57,6 +74,9 @@ func (r *Replica) lastCheckpoint() error {
 	meta := r.snapshotMeta()
 	if meta.Index == 0 {
 		return nil
+	}
+	if r.catchingUp() {
+		return r.idx.Checkpoint(meta.Offset) // the state is of a later entry
 	}
 	if meta.Offset == ids.PhysicalOffset(r.checkpoint.offset.Load()) { // the snapshot is there; the index may have been rebuilt
 		if err := r.idx.Checkpoint(meta.Offset); err != nil {
@@ -84,9 +104,11 @@ func (r *Replica) writeCheckpoint(meta state.SnapshotMeta, st *state.State) erro
 	if err := r.idx.Checkpoint(meta.Offset); err != nil {
 		return fmt.Errorf("checkpoint of the queue index: %w", err)
 	}
-	if _, err := state.WriteSnapshot(r.node.o.FS, r.dir, meta, st); err != nil {
+	meta, err := state.WriteSnapshot(r.node.o.FS, r.dir, meta, st)
+	if err != nil {
 		return err
 	}
+	r.keepNewest(meta)
 	if before := r.checkpoint.offset.Swap(int64(meta.Offset)); before < int64(meta.Offset) {
 		r.checkpoint.older.Store(before)
 	}
@@ -104,7 +126,18 @@ func (r *Replica) cutTo(base ids.PhysicalOffset) {
 // dropCutFiles removes what lies before the agreed front, as far as both of this replica's snapshots are past it: after a cut they
 // are primary data, and each of them must be enough for a start. What cannot be removed is tried again by upkeep.
 func (r *Replica) dropCutFiles() {
+	if r.sending() {
+		return // who is being sent the state needs the log that goes with it
+	}
 	front := min(r.checkpoint.cut.Load(), r.checkpoint.older.Load()&^(r.clog.SegmentSize()-1))
+	if _, all := r.raft.MinMatch(); r.isMaster() {
+		segs := r.clog.Segments()
+		n := 0
+		for n < len(segs)-1 && int64(segs[n].Base) < front {
+			n++
+		}
+		front = int64(segs[heldByLearners(segs, n, all)].Base)
+	}
 	if ids.PhysicalOffset(front) <= r.clog.FirstOffset() {
 		return
 	}

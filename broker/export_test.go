@@ -20,3 +20,6 @@ func (r *Replica) Frames() int64 { return r.counters.frames.Load() }
 
 // Successor chooses who takes over.
 var Successor = successor
+
+// CatchingUp tells whether the log of this replica does not reach its state yet.
+func (r *Replica) CatchingUp() bool { return r.catchingUp() }

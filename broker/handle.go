@@ -28,6 +28,10 @@ const requestTimeout = 2500 * time.Millisecond
 // handle is the one entry of all requests of clients. It runs on the connection's reader and never blocks: what waits for a
 // quorum or for the disk goes to the worker pool.
 func (r *Replica) handle(c *remoting.Conn, req *remoting.Command) {
+	if r.catchingUp() && asksForMessages(req.Code) {
+		c.ReplyError(req, remoting.ServiceNotAvailable, "this replica has not caught up with its group yet: ask another one")
+		return
+	}
 	switch req.Code {
 	case remoting.SendMessage, remoting.SendMessageV2, remoting.SendBatchMessage:
 		r.handleSend(c, req)
@@ -52,6 +56,16 @@ func (r *Replica) handle(c *remoting.Conn, req *remoting.Command) {
 			c.ReplyError(req, remoting.RequestCodeNotSupported, fmt.Sprintf("request code %d is not supported", req.Code))
 		}
 	}
+}
+
+// asksForMessages tells whether a replica answers this from its own index.
+func asksForMessages(code int32) bool {
+	switch code {
+	case remoting.PullMessage, remoting.LitePullMessage, remoting.ViewMessageByID,
+		remoting.SearchOffsetByTimestamp, remoting.GetMaxOffset, remoting.GetMinOffset, remoting.GetEarliestMsgStoreTime:
+		return true
+	}
+	return false
 }
 
 // slow returns what answers a request that waits for a quorum or the disk, also one that waited for a master and met it here; nil for

@@ -281,6 +281,10 @@ func (n *Node) receive(from ids.NodeID, envs []peer.Envelope) {
 			n.log.Warn().Str("group", r.group).Str("peer", string(from)).Uint64("replica", uint64(env.From)).Msg("message of a replica that does not live on that node: dropped")
 			continue
 		}
+		if env.Part != nil {
+			r.takePart(*env)
+			continue
+		}
 		r.raft.Receive(*env)
 	}
 }

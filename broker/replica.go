@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -28,23 +29,24 @@ import (
 // Fields in the first block are fixed once open returned; those of the second are touched by the group's loop goroutine
 // alone; the rest says what guards it.
 type Replica struct {
-	node      *Node
-	log       zerolog.Logger
-	group     string
-	gid       ids.GroupID
-	id        ids.ReplicaID
-	slot      ids.Slot
-	dir       string
-	clog      *commitlog.Log
-	st        *state.State
-	idx       *index.Index
-	raft      *raftlog.Group
-	srv       *remoting.Server
-	advertise string         // client address in routes
-	storeHost netip.AddrPort // the same, in records and message ids
-	ctx       context.Context
-	stop      context.CancelFunc
-	wg        sync.WaitGroup
+	node       *Node
+	log        zerolog.Logger
+	group      string
+	gid        ids.GroupID
+	id         ids.ReplicaID
+	slot       ids.Slot
+	dir        string
+	clog       *commitlog.Log
+	logOptions commitlog.Options
+	st         *state.State
+	idx        *index.Index
+	raft       *raftlog.Group
+	srv        *remoting.Server
+	advertise  string         // client address in routes
+	storeHost  netip.AddrPort // the same, in records and message ids
+	ctx        context.Context
+	stop       context.CancelFunc
+	wg         sync.WaitGroup
 
 	// Of the loop.
 	forming       []proposal
@@ -60,6 +62,7 @@ type Replica struct {
 	response      remoting.Command
 	scratch       []byte
 	sinceCheck    ids.PhysicalOffset // applied end at the last checkpoint
+	indexed       ids.PhysicalOffset // the same of the index alone, while the log does not reach the state
 
 	inbox       inbox
 	halfApplied atomic.Bool                  // Apply failed: state and index may have a part of the frame after applied
@@ -70,6 +73,7 @@ type Replica struct {
 	campaigned  atomic.Uint64 // term + 1 in which the controller asked to campaign last
 	counters    counters
 	checkpoint  checkpoint
+	catchup     catchup
 	holds       holds
 	forwarder   forwarder
 	office      office
@@ -108,12 +112,13 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	r := &Replica{node: n, group: f.Group, gid: gid, id: f.Replica, slot: f.Slot, dir: dir,
 		log:     n.log.With().Str("group", f.Group).Uint64("replica", uint64(f.Replica)).Logger(),
 		overlay: map[index.Key]ids.QueueOffset{}, answered: map[*remoting.Conn]struct{}{}, woken: map[index.Key]struct{}{},
-		presence: newPresence[*remoting.Conn](), holds: newHolds(), mend: make(chan struct{}, 1)}
+		presence: newPresence[*remoting.Conn](), holds: newHolds(), catchup: newCatchup(), mend: make(chan struct{}, 1)}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.others.Store(&map[ids.ReplicaID]otherReplica{})
 	r.role.Store(&raftlog.Role{})
 	began := n.o.Clock()
-	if r.clog, err = commitlog.Open(logOptions(n.o, dir, ids.ClusterID(cluster), gid, f.SegmentSize)); err != nil {
+	r.logOptions = logOptions(n.o, dir, ids.ClusterID(cluster), gid, f.SegmentSize)
+	if r.clog, err = commitlog.Open(r.logOptions); err != nil {
 		return nil, fmt.Errorf("open the commit log: %w", err)
 	}
 	own := r.clog.Meta().Starts
@@ -137,13 +142,16 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	r.forwarder = newForwarder(r)
 	r.srv = remoting.NewServer(remoting.ServerOptions{Listener: l, Handler: r.handle, Closed: r.connClosed, Workers: 256, WorkerQueue: 16384, Logger: r.log})
 	r.raft, err = raftlog.Start(raftlog.Config{Cluster: ids.ClusterID(cluster), Group: gid, Record: record, Replica: r.id,
-		Incarnation: ids.Incarnation(inc), Log: r.clog, Applied: ids.Index(r.applied.Load()), SM: r, Send: n.send, Logger: r.log})
+		Incarnation: ids.Incarnation(inc), Log: r.clog, Applied: ids.Index(r.applied.Load()), SM: r, Send: n.send,
+		Newest: r.newestSnapshot, Behind: r.behind, Logger: r.log})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start replication: %w", err), l.Close(), r.idx.Close(), r.clog.Close(false))
 	}
 	r.srv.Start()
 	r.spawn(r.housekeeping)
 	r.spawn(r.upkeep)
+	r.spawn(r.serveParts)
+	r.spawn(r.fetch)
 	r.log.Info().Str("clients", advertise).Dur("took", n.o.Clock().Sub(began)).Uint64("applied", r.applied.Load()).Msg("replica open")
 	return r, nil
 }
@@ -175,17 +183,29 @@ func (r *Replica) recover() error {
 	for _, d := range meta.Damaged {
 		r.log.Error().Err(d).Msg("a state snapshot is damaged: an older one serves")
 	}
+	first := r.clog.FirstIndex()
+	if received := filepath.Join(r.dir, receivedName); first > 1 && (err != nil || meta.Index+1 < first) {
+		// Only what came from a peer may reach the log: it began anew.
+		if s, m, e := state.LoadSnapshot(fs, received, r.gid); e == nil && m.Index+1 >= first {
+			st, meta, err, r.catchup.received = s, m, nil, m.Index
+		} else if !errors.Is(e, os.ErrNotExist) {
+			r.log.Error().Err(e).Msg("the state snapshot that came from a peer cannot be used")
+		}
+	} else if e := fs.Remove(received); e != nil && !errors.Is(e, os.ErrNotExist) {
+		r.log.Warn().Err(e).Msg("an old state snapshot of a peer cannot be removed")
+	}
 	switch {
 	case err == nil:
-	case errors.Is(err, state.ErrNoSnapshot) && r.clog.FirstIndex() <= 1:
+	case errors.Is(err, state.ErrNoSnapshot) && first <= 1:
 		st, meta = state.New(), state.SnapshotMeta{}
 	default:
 		return fmt.Errorf("the log no longer reaches back to its start and no state snapshot can be used: a peer's is needed: %w", err)
 	}
-	if t := r.clog.Tail(); meta.Index > t.Index {
-		return fmt.Errorf("the state snapshot is of entry %d but the log ends at %d: the log lost its tail", meta.Index, t.Index)
+	tail := r.clog.Tail()
+	if meta.Index > tail.Index && r.catchup.received == 0 {
+		return fmt.Errorf("the state snapshot is of entry %d but the log ends at %d: the log lost its tail", meta.Index, tail.Index)
 	}
-	if first := r.clog.FirstIndex(); meta.Index+1 < first {
+	if meta.Index+1 < first {
 		return fmt.Errorf("the newest usable state snapshot is of entry %d but the log begins at %d: a peer's is needed", meta.Index, first)
 	}
 	r.st = st
@@ -196,8 +216,11 @@ func (r *Replica) recover() error {
 	for _, p := range r.idx.Problems() {
 		r.log.Error().Err(p).Msg("a file of the queue index cannot be used: it is rebuilt from the log")
 	}
-	r.applied.Store(uint64(meta.Index))
-	r.appliedEnd.Store(int64(meta.Offset))
+	r.applied.Store(uint64(min(meta.Index, tail.Index)))
+	r.appliedEnd.Store(int64(min(meta.Offset, tail.Offset)))
+	if r.catchup.received == 0 && meta.Index > 0 {
+		r.keepNewest(meta)
+	}
 	r.sinceCheck = meta.Offset
 	r.checkpoint.offset.Store(int64(meta.Offset))
 	r.checkpoint.cut.Store(int64(st.CutBase()))
@@ -210,7 +233,7 @@ func (r *Replica) recover() error {
 // reindex adds the messages between what the index covers and the snapshot.
 func (r *Replica) reindex(meta state.SnapshotMeta) error {
 	from := max(r.idx.Covered(), r.clog.FirstOffset())
-	if from >= meta.Offset {
+	if from >= min(meta.Offset, r.clog.Tail().Offset) {
 		return nil
 	}
 	first, err := r.clog.IndexAt(from)
