@@ -3,6 +3,7 @@ package raftlog_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -398,5 +399,94 @@ func TestConfigReportsAllFaults(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not named: %v", want, err)
 		}
+	}
+}
+
+// TestRefusedOffers changes an offer on its way to a follower that is behind the front: none is taken, and the log tells why; one of an
+// earlier term, or a later one that the follower has not heard of, is left without a word.
+func TestRefusedOffers(t *testing.T) {
+	t.Parallel()
+	w := newTrio(t, nil)
+	w.elect(t)
+	w.w.Node(3).Kill()
+	for i := range 30 {
+		w.propose(t, fmt.Sprint(i, strings.Repeat("x", 9000)))
+		w.settle(w.w.Nodes[:2])
+	}
+	w.w.Node(1).Machine.TakeSnapshot()
+	if did, err := w.w.Node(1).CutFront(); !did || err != nil {
+		t.Fatal(did, err)
+	}
+	n := w.w.Node(3)
+	if err := n.Open(nil); err != nil {
+		t.Fatal(err)
+	}
+	var offer peer.Envelope
+	w.w.Sent = func(_ *sim.Node, o raftlog.Outgoing) {
+		if o.Envelope.Msg.GetType() == pb.MsgSnap {
+			offer = o.Envelope
+			return
+		}
+		w.net = append(w.net, o)
+	}
+	for round := 0; offer.Msg == nil; round++ {
+		if round == 20 {
+			t.Fatal("nothing is offered")
+		}
+		w.w.Node(1).Tick()
+		w.settle(w.w.Nodes)
+	}
+	good := offer.Msg
+	for name, change := range map[string]func(e *peer.Envelope, m *pb.Message){
+		"no configuration":     func(e *peer.Envelope, _ *pb.Message) { e.Record = nil },
+		"an unknown version":   func(_ *peer.Envelope, m *pb.Message) { m.Context[0]++ },
+		"cut off":              func(_ *peer.Envelope, m *pb.Message) { m.Context = m.Context[:len(m.Context)-1] },
+		"no front":             func(_ *peer.Envelope, m *pb.Message) { clear(m.Context[8:16]) },
+		"a front in a segment": func(_ *peer.Envelope, m *pb.Message) { m.Context[15] |= 8 },
+		"a state before it":    func(_ *peer.Envelope, m *pb.Message) { clear(m.Context[40:48]) },
+		"a later term":         func(_ *peer.Envelope, m *pb.Message) { m.LogTerm = new(m.GetTerm() + 1) },
+		"of an old master":     func(_ *peer.Envelope, m *pb.Message) { m.Term = new(m.GetTerm() - 1) },
+		"of a coming master":   func(_ *peer.Envelope, m *pb.Message) { m.Term = new(m.GetTerm() + 1) },
+	} {
+		env := offer
+		env.Msg = &pb.Message{Type: good.Type, From: good.From, To: good.To, Term: good.Term, LogTerm: good.LogTerm, Index: good.Index, Context: bytes.Clone(good.Context)}
+		change(&env, env.Msg)
+		w.w.Node(1).Tick() // or the follower misses its master
+		n.Tick()
+		w.settle(w.w.Nodes)
+		w.log.Reset()
+		n.Deliver(env)
+		if n.Offer != nil {
+			t.Fatalf("%s: taken as %+v", name, *n.Offer)
+		}
+		if s := n.Status(); s.Parked != "" || s.Master != 1 {
+			t.Fatalf("%s: %+v", name, s)
+		}
+		if told := strings.Contains(w.log.String(), "message refused"); told == strings.HasPrefix(name, "of ") {
+			t.Errorf("%s: the log says %q", name, w.log.String())
+		}
+	}
+	n.Deliver(offer)
+	if n.Offer == nil || n.Offer.From != 1 || n.Offer.Node != "n1" || n.Offer.Front != w.w.Node(1).Log.Front() {
+		t.Fatalf("the offer as it was sent is not taken: %+v", n.Offer)
+	}
+	o := *n.Offer
+	n.Offer = nil
+	offer.Record = append(bytes.Clone(offer.Record), 1)
+	if n.Deliver(offer); n.Offer != nil {
+		t.Error("taken under another configuration")
+	}
+	if err := o.Stands(n.Log); err != nil {
+		t.Error(err)
+	}
+	if err := o.Stands(w.w.Node(2).Log); err == nil {
+		t.Error("it stands against a log that has what is before its front")
+	}
+	if err := o.Stands(w.w.Node(1).Log); err == nil {
+		t.Error("it stands against the log that it came from")
+	}
+	o.Term++
+	if err := o.Stands(n.Log); err == nil {
+		t.Error("it stands against a log that may take what an older master says")
 	}
 }

@@ -30,6 +30,10 @@ import (
 //	leave 1                        its process ends soon
 //	tick 1 [n=6]                   time passes at one replica
 //	propose 1 NAME…                a client sends operations
+//	fill 1 n=20 size=9000          a client sends n large operations, one after the other
+//	snapshot 1                     the state machine keeps what it has applied on disk
+//	cut-front 1                    the log gives up what the snapshot contains, as far as whole segments go
+//	install 1 [power=3]            a replica takes the offer of its master; the power goes at the n-th change of the disk
 //	read 1                         asks for a confirmed index
 //	deliver [from=] [to=] [type=] [drop] [n=]   messages arrive, or are lost; n=0 lists what is on the way
 //	write 1 [part]                 queued writes reach the disk and the replica hears of it; part: it does not hear
@@ -143,6 +147,34 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			if !nodes[0].Propose(op) {
 				fmt.Fprintf(&s.out, "%s is refused\n", word)
 			}
+		}
+	case "fill":
+		for range number("n", 1) {
+			op := &sim.Op{ID: len(s.ops) + 1, Payload: fmt.Sprintf("%d%s", len(s.ops)+1, strings.Repeat("x", number("size", 1)))}
+			s.ops = append(s.ops, op)
+			if !nodes[0].Propose(op) {
+				fmt.Fprintf(&s.out, "%.10s is refused\n", op.Payload)
+			}
+			s.settle(slices.DeleteFunc(slices.Clone(s.w.Nodes), func(n *sim.Node) bool { return !n.Up }))
+		}
+	case "snapshot":
+		nodes[0].Machine.TakeSnapshot()
+		fmt.Fprintf(&s.out, "at entry %d\n", nodes[0].Status().Applied)
+	case "cut-front":
+		did, err := nodes[0].CutFront()
+		fmt.Fprintf(&s.out, "%v %v, the log begins at entry %d\n", did, err, nodes[0].Log.FirstIndex())
+	case "install":
+		n := nodes[0]
+		if n.Offer == nil {
+			return "no offer\n"
+		}
+		if p := number("power", 0); p > 0 {
+			n.PowerAfter(p)
+		}
+		done, err := n.Install(s.w.Node(n.Offer.From))
+		fmt.Fprintf(&s.out, "%v %v\n", done, err)
+		if err != nil {
+			n.PowerCut(nil)
 		}
 	case "ops":
 		for _, op := range s.ops {
@@ -323,6 +355,16 @@ func (s *script) status(n *sim.Node) {
 		fmt.Fprintf(&s.out, " master %d", st.Master)
 	}
 	fmt.Fprintf(&s.out, " epoch %d applied %d commit %d last %d durable %d", st.Epoch, st.Applied, st.Commit, st.Last, st.Synced)
+	for _, list := range [2][]raftlog.MemberStatus{st.Voters, st.Learners} {
+		for _, m := range list {
+			if m.Behind {
+				fmt.Fprintf(&s.out, ", %d is behind the front", m.ID)
+			}
+		}
+	}
+	if n.Offer != nil {
+		fmt.Fprintf(&s.out, ", offered the front behind entry %d with the state at %d", n.Offer.Front.Prev.Index, n.Offer.Snapshot.Index)
+	}
 	if st.Parked != "" {
 		fmt.Fprintf(&s.out, "\n   parked: %s", strings.ReplaceAll(st.Parked, "raftlog: parked: ", ""))
 	}
