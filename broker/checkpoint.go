@@ -54,14 +54,12 @@ func (r *Replica) indexCheckpointIfDue() {
 		return
 	}
 	r.indexed = end
-	r.checkpoint.wg.Add(1)
-	go func() {
-		defer r.checkpoint.wg.Done()
+	r.checkpoint.wg.Go(func() {
 		defer r.checkpoint.busy.Store(false)
 		if err := r.idx.Checkpoint(end); err != nil {
 			r.log.Error().Err(err).Msg("cannot write a checkpoint of the queue index: the next start reads more of the log")
 		}
-	}()
+	})
 }
 
 // snapshotMeta is that of a snapshot of now, without the frame's term and chain.

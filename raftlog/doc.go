@@ -43,6 +43,7 @@
 //
 // # Where to read first
 //
-// group.go for the use, replica.go for the events, ready.go for what Raft wants, adopt.go for epochs, transfer.go for hand-overs, job.go and
+// group.go for the use, replica.go for the events, ready.go for what Raft wants, adopt.go for epochs, transfer.go for hand-overs, offer.go
+// for members that lack what was given up, job.go and
 // shell.go for durability.
 package raftlog

@@ -197,8 +197,8 @@ func countVoters(g *pb.Group) int {
 	return n
 }
 
-// holdNote says what a replica that takes no part means: it holds the front of the log, which is never given up past it.
-// Without a report since the controller leads it cannot say from where.
+// holdNote says what a replica that takes no part means: while it votes it holds the front of the log, which is never given up past a
+// voter. Without a report since the controller leads it cannot say from where.
 func holdNote(r replicaView, reported bool) string {
 	why := "is silent"
 	switch {
@@ -208,6 +208,9 @@ func holdNote(r replicaView, reported bool) string {
 		why = "is poisoned: " + r.Poisoned
 	case r.Parked != "":
 		why = "is parked: " + r.Parked
+	}
+	if !r.Voter {
+		return fmt.Sprintf("replica on %s %s; retention waits for it for four segments, then it needs a snapshot", r.Node, why)
 	}
 	if !reported {
 		return fmt.Sprintf("replica on %s %s; retention keeps what it lacks", r.Node, why)
