@@ -172,6 +172,9 @@ func (r *Replica) pin(id raftlog.SnapshotID) (vfs.File, error) {
 	defer c.mu.Unlock()
 	if c.file == nil || c.pinned != id {
 		f, err := r.node.o.FS.Open(state.SnapshotFile(r.dir, id.Index))
+		if errors.Is(err, os.ErrNotExist) { // it may be one that came from a peer itself, and no other was written since
+			f, err = r.node.o.FS.Open(filepath.Join(r.dir, receivedName))
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -218,7 +218,7 @@ func (r *Replica) recover() error {
 	}
 	r.applied.Store(uint64(min(meta.Index, tail.Index)))
 	r.appliedEnd.Store(int64(min(meta.Offset, tail.Offset)))
-	if r.catchup.received == 0 && meta.Index > 0 {
+	if meta.Index > 0 {
 		r.keepNewest(meta)
 	}
 	r.sinceCheck = meta.Offset

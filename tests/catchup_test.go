@@ -32,7 +32,7 @@ func TestWipedBehindTheFront(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(g.dir, "secret"), []byte("a secret of the tests\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	few := []string{"--broker-retention-bytes", fmt.Sprint(1 << 20)}
+	few := []string{"--broker-retention-bytes", fmt.Sprint(1 << 20), "--broker-drain", "0s"}
 	for i := 1; i <= 3; i++ {
 		g.configure(t, i)
 		g.start(t, i, append([]string{"--controller-bootstrap"}, few...)...)
