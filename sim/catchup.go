@@ -1,5 +1,7 @@
 package sim
 
+import "errors"
+
 // cutFront lets n give up the front of its log, whoever lacks it: the others must catch up with what is left.
 func (s *schedule) cutFront(n *Node) {
 	did, err := n.CutFront()
@@ -31,9 +33,9 @@ func (s *schedule) catchUp(n *Node) {
 		switch {
 		case n.powerAfter < 0:
 			s.powerCut(n)
-		case err != nil:
+		case err != nil && !errors.Is(err, errDisk):
 			s.fail("replica %d: %v", n.ID, err)
-		case done:
+		case done: // also when a sync failed: the start finds the old log, or the new one
 			s.installs++
 			s.open(n)
 			s.disconnect(n)
