@@ -56,6 +56,8 @@ var ruleMutants = []ruleMutant{
 		"if len(current) >= Voters(g.Answers, g.Members) {", "if len(current) >= 1 {"},
 	{"an epoch without a master is never given up", "controller/decide.go",
 		"if v.newest < min(activeAfter<<min(v.failures, maxDoublings), maxActive) {", "if v.newest >= 0 {"},
+	{"an offer is taken by who has the entry before its front", "raftlog/offer.go",
+		"err == nil && term == o.Front.Prev.Term {", "err == nil && term != o.Front.Prev.Term {"},
 	{"nobody is told to campaign", "controller/leader.go",
 		"return w.GetCampaign() && uint64(term) == w.GetCampaignTerm()", "return w.GetCampaign() && term == 0"},
 }

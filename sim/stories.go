@@ -154,6 +154,39 @@ var Stories = []Story{
 		t.give(1)
 		t.works(5_000)
 	}},
+	// A replica was offered to begin anew, and got the log from another master before it did: it has acknowledged what it would give up.
+	{"an offer that stands no more", 2, 3, 1, false, func(t *teller) {
+		t.lead(1)
+		t.part(2)
+		t.fetching[2] = true // by the story's hand only
+		for range 12 {
+			t.writeBig(1, SegmentSize/8)
+		}
+		t.giveUpFront(1)
+		clear(t.cut)
+		n := t.w.Node(2)
+		t.wait("replica 2 is offered a snapshot", func() bool { return n.Offer != nil })
+		if n.Offer == nil {
+			return
+		}
+		offer := n.Offer
+		t.lead(3)
+		t.wait("replica 2 has the log", func() bool { return n.Log.Tail() == t.w.Node(3).Log.Tail() })
+		t.part(1)
+		t.write(3) // on 2 and 3
+		n.Offer = offer
+		done, err := n.Install(t.w.Node(1))
+		t.must(err)
+		t.fetching[2] = false
+		if done {
+			t.open(n)
+			t.disconnect(n)
+			t.stop(3)
+			clear(t.cut)
+			t.lead(1)
+			t.write(1)
+		}
+	}},
 	// Controllers away: three go on by themselves; the set shrinks when the controllers are back.
 	{"no controller", 2, 3, 2, true, func(t *teller) {
 		t.works(3_000)
@@ -264,14 +297,32 @@ func (t *teller) write(id ids.ReplicaID) {
 	t.wait(fmt.Sprintf("replica %d acknowledges", id), func() bool { return op.State == Acked })
 }
 
+// writeBig is write for an operation of a size.
+func (t *teller) writeBig(id ids.ReplicaID, size int) {
+	op := t.proposeSized(id, size)
+	t.wait(fmt.Sprintf("replica %d acknowledges", id), func() bool { return op.State == Acked })
+}
+
+// giveUpFront makes a replica give up the front of its log, whoever lacks it.
+func (t *teller) giveUpFront(id ids.ReplicaID) {
+	n := t.w.Node(id)
+	n.Machine.TakeSnapshot()
+	if did, err := n.CutFront(); err != nil || !did {
+		t.fail("story: replica %d has no front to give up: %v", id, err)
+	}
+}
+
 // tryWrite gives a replica an operation and some time.
 func (t *teller) tryWrite(id ids.ReplicaID) {
 	t.propose(id)
 	t.pass(1_000)
 }
 
-func (t *teller) propose(id ids.ReplicaID) *Op {
-	op := &Op{ID: len(t.ops) + 1, Payload: fmt.Sprintf("op %d", len(t.ops)+1)}
+func (t *teller) propose(id ids.ReplicaID) *Op { return t.proposeSized(id, 0) }
+
+// proposeSized pads the operation to a size.
+func (t *teller) proposeSized(id ids.ReplicaID, size int) *Op {
+	op := &Op{ID: len(t.ops) + 1, Payload: fmt.Sprintf("%-*s", size, fmt.Sprintf("op %d", len(t.ops)+1))}
 	t.ops = append(t.ops, op)
 	t.w.Node(id).Propose(op)
 	t.settleDisk(t.w.Node(id))

@@ -49,7 +49,7 @@ func TestRefusalsAreRateLimited(t *testing.T) {
 	begin := time.Now()
 	for range 200 {
 		conn := dialRaw(t, a.addr)
-		err := shakeDialer(conn, []byte("wrong"), hello{channel: control, cluster: testCluster, from: "n2", to: "n1"})
+		_, err := shakeDialer(conn, []byte("wrong"), hello{channel: control, cluster: testCluster, from: "n2", to: "n1"})
 		var refused *RefusedError
 		if !errors.As(err, &refused) {
 			t.Fatal(err)
@@ -80,7 +80,7 @@ func TestRefusals(t *testing.T) {
 			t.Parallel()
 			a := newNode(t, "n1", func(o *Options) { o.Allow = c.allow })
 			conn := dialRaw(t, a.addr)
-			err := shakeDialer(conn, testSecret, c.h)
+			_, err := shakeDialer(conn, testSecret, c.h)
 			var refused *RefusedError
 			if !errors.As(err, &refused) || refused.Reason != c.want.reason() {
 				t.Fatalf("%v, want the reason %q", err, c.want.reason())
@@ -121,7 +121,7 @@ func TestImpostorAcceptor(t *testing.T) {
 				return err
 			}
 			defer func() { _ = conn.Close() }()
-			challenge := encodeReply(statusOK, bytes.Repeat([]byte{1}, nonceSize))
+			challenge := encodeReply(statusOK, allFeatures, bytes.Repeat([]byte{1}, nonceSize))
 			var h [helloSize]byte
 			var p [proofSize]byte
 			if _, err := io.ReadFull(conn, h[:]); err != nil {
@@ -133,7 +133,7 @@ func TestImpostorAcceptor(t *testing.T) {
 			if _, err := io.ReadFull(conn, p[:]); err != nil {
 				return err
 			}
-			accept := encodeReply(statusOK, p[:]) // the dialer's own proof, sent back
+			accept := encodeReply(statusOK, 0, p[:]) // the dialer's own proof, sent back
 			if _, err := conn.Write(accept[:]); err != nil {
 				return err
 			}

@@ -118,7 +118,7 @@ func TestAllocations(t *testing.T) {
 		{"append", appendOf(1, 2, 3, 4096)},
 	} {
 		p := newPipe(newQuietTransport(t), "n2", "", c.env.channel(), 1<<20)
-		l := &link{}
+		l := &link{features: allFeatures}
 		p.link = l
 		envs := []Envelope{c.env}
 		l.busy = true

@@ -95,6 +95,14 @@ func (e *Envelope) channel() channel {
 	return control
 }
 
+// needs is what the other end must understand to take e.
+func (e *Envelope) needs() features {
+	if e.Part != nil || e.Msg != nil && e.Msg.GetType() == raftpb.MsgSnap {
+		return featureSnapshots
+	}
+	return 0
+}
+
 // lazy tells whether e may wait a moment for others: a heartbeat, or its answer, that no read waits for.
 func (e *Envelope) lazy() bool {
 	if e.Msg == nil || len(e.Msg.Context) > 0 {
@@ -147,8 +155,8 @@ func (e *Envelope) check() error {
 	if !Carried(m.GetType()) {
 		return fmt.Errorf("a %v never travels", m.GetType())
 	}
-	if m.GetType() == raftpb.MsgSnap && len(m.Entries) > 0 || m.Snapshot != nil || len(m.Responses) > 0 {
-		return fmt.Errorf("a %v with a snapshot, responses or entries", m.GetType())
+	if m.GetType() == raftpb.MsgSnap && len(m.Entries)+len(e.Frames) > 0 || m.Snapshot != nil || len(m.Responses) > 0 {
+		return fmt.Errorf("a %v with a snapshot or responses, or a MsgSnap with entries or frames", m.GetType())
 	}
 	if m.GetFrom() != uint64(e.From) || m.GetTo() != uint64(e.To) {
 		return fmt.Errorf("a %v from %d to %d in an envelope from %d to %d", m.GetType(), m.GetFrom(), m.GetTo(), e.From, e.To)

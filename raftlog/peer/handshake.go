@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -15,21 +16,35 @@ import (
 // The handshake, before any packet; every message has a fixed size, so there is no length to lie about.
 //
 //	dialer ── hello: version, channel, cluster, both node ids, process, nonce ──▶ acceptor
-//	       ◀── challenge: nonce, or a refusal ────────────────────────────────
+//	       ◀── challenge: nonce, features of the acceptor, or a refusal ──────
 //	       ── proof: HMAC(secret, "dialer", hello, challenge) ────────────────▶
 //	       ◀── accept: HMAC(secret, "acceptor", hello, challenge), or a refusal
 //
 // The dialer proves first: who does not know the secret gets nothing to guess it with from an acceptor. Both nonces are in both
 // proofs, so a recorded handshake cannot be played again; the labels keep a proof from being sent back.
+//
+// The version is that of the layout, and two nodes must have the same one. What was added to it is a feature: the dialer, which is the one
+// that sends, leaves out what the acceptor does not name. So an older process beside newer ones keeps its connections.
 const (
 	handshakeMagic   = "LMQH"
 	handshakeVersion = 1
 
 	helloSize = 200 // magic 4, version 1, channel 1, from length 1, to length 1, cluster 16, process 16, nonce 32, from 64, to 64
-	replySize = 40  // magic 4, version 1, status 1, zero 2, nonce or proof 32
+	replySize = 40  // magic 4, version 1, status 1, features 2, nonce or proof 32
 	proofSize = sha256.Size
 	nonceSize = 32
 )
+
+// features is a set of what an acceptor understands beyond the first form of the protocol. The numbers are on the wire; unknown ones are
+// ignored.
+type features uint16
+
+const (
+	featureSnapshots features = 1 << iota // MsgSnap and parts of state snapshots
+)
+
+// allFeatures is what this program understands.
+const allFeatures = featureSnapshots
 
 // status is what an acceptor replies. The numbers are on the wire.
 type status byte
@@ -117,10 +132,11 @@ func parseHello(b *[helloSize]byte) (h hello, s status, err error) {
 	return h, statusOK, errors.Join(h.from.Check(), h.to.Check())
 }
 
-func encodeReply(s status, payload []byte) [replySize]byte {
+func encodeReply(s status, f features, payload []byte) [replySize]byte {
 	var b [replySize]byte
 	copy(b[:], handshakeMagic)
 	b[4], b[5] = handshakeVersion, byte(s)
+	binary.BigEndian.PutUint16(b[6:], uint16(f))
 	copy(b[8:], payload)
 	return b
 }
@@ -158,32 +174,32 @@ const (
 	labelAcceptor = "acceptor"
 )
 
-// shakeDialer runs the dialer's side. The caller has set a deadline on conn.
-func shakeDialer(conn net.Conn, secret []byte, h hello) error {
+// shakeDialer runs the dialer's side and returns what the acceptor understands. The caller has set a deadline on conn.
+func shakeDialer(conn net.Conn, secret []byte, h hello) (features, error) {
 	hello := h.encode()
 	if _, err := conn.Write(hello[:]); err != nil {
-		return fmt.Errorf("peer: handshake with node %q: %w", h.to, err)
+		return 0, fmt.Errorf("peer: handshake with node %q: %w", h.to, err)
 	}
 	var challenge, accept [replySize]byte
 	if err := readReply(conn, h.to, &challenge); err != nil {
-		return err
+		return 0, err
 	}
 	mine := proof(secret, labelDialer, &hello, &challenge)
 	if _, err := conn.Write(mine[:]); err != nil {
-		return fmt.Errorf("peer: handshake with node %q: %w", h.to, err)
+		return 0, fmt.Errorf("peer: handshake with node %q: %w", h.to, err)
 	}
 	if err := readReply(conn, h.to, &accept); err != nil {
-		return err
+		return 0, err
 	}
 	if want := proof(secret, labelAcceptor, &hello, &challenge); !hmac.Equal(accept[8:], want[:]) {
-		return &RefusedError{Addr: conn.RemoteAddr().String(), Node: h.to, Reason: statusSecret.reason()}
+		return 0, &RefusedError{Addr: conn.RemoteAddr().String(), Node: h.to, Reason: statusSecret.reason()}
 	}
-	return nil
+	return features(binary.BigEndian.Uint16(challenge[6:])), nil
 }
 
-// shakeAcceptor runs the acceptor's side. judge decides, after the proof, whether the node may come in. The caller has set a
+// shakeAcceptor runs the acceptor's side and tells the dialer that this one understands f. judge decides, after the proof, whether the node may come in. The caller has set a
 // deadline on conn, and closes it on any error.
-func shakeAcceptor(conn net.Conn, secret []byte, cluster ids.ClusterID, self ids.NodeID, judge func(hello) status) (hello, error) {
+func shakeAcceptor(conn net.Conn, secret []byte, cluster ids.ClusterID, self ids.NodeID, f features, judge func(hello) status) (hello, error) {
 	var first [helloSize]byte
 	if n, err := io.ReadFull(conn, first[:]); err != nil {
 		if n == 0 {
@@ -206,7 +222,7 @@ func shakeAcceptor(conn net.Conn, secret []byte, cluster ids.ClusterID, self ids
 	}
 	var nonce [nonceSize]byte
 	mustRandom(nonce[:])
-	challenge := encodeReply(statusOK, nonce[:])
+	challenge := encodeReply(statusOK, f, nonce[:])
 	if _, err := conn.Write(challenge[:]); err != nil {
 		return h, fmt.Errorf("peer: handshake with node %q: %w", h.from, err)
 	}
@@ -221,7 +237,7 @@ func shakeAcceptor(conn net.Conn, secret []byte, cluster ids.ClusterID, self ids
 		return h, refuse(conn, h.from, s)
 	}
 	mine := proof(secret, labelAcceptor, &first, &challenge)
-	accept := encodeReply(statusOK, mine[:])
+	accept := encodeReply(statusOK, 0, mine[:])
 	if _, err := conn.Write(accept[:]); err != nil {
 		return h, fmt.Errorf("peer: handshake with node %q: %w", h.from, err)
 	}
@@ -230,7 +246,7 @@ func shakeAcceptor(conn net.Conn, secret []byte, cluster ids.ClusterID, self ids
 
 // refuse tells the dialer why, as far as it can still hear it.
 func refuse(conn net.Conn, node ids.NodeID, s status) error {
-	reply := encodeReply(s, nil)
+	reply := encodeReply(s, 0, nil)
 	_, _ = conn.Write(reply[:])
 	return refusedHere(conn, node, s.reason())
 }

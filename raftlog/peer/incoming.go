@@ -104,7 +104,7 @@ func (t *Transport) shake(conn net.Conn) (*inbound, error) {
 		return nil, fmt.Errorf("peer: handshake: %w", err)
 	}
 	var in *inbound
-	_, err := shakeAcceptor(conn, t.o.Secret, t.o.Cluster, t.o.Node, func(h hello) status {
+	_, err := shakeAcceptor(conn, t.o.Secret, t.o.Cluster, t.o.Node, t.features, func(h hello) status {
 		var s status
 		in, s = t.admit(h, conn)
 		return s

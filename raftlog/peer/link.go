@@ -7,13 +7,14 @@ import (
 
 // link is one established connection. All but heard belongs to who made it busy.
 type link struct {
-	conn   net.Conn
-	direct *direct
-	head   []byte // headers and heads, reused
-	batch  []Envelope
-	rest   net.Buffers // what of the packet is not written yet
-	size   int         // bytes of rest
-	space  [][]byte    // rest's array, reused
+	conn     net.Conn
+	features features // of the other end; fixed
+	direct   *direct
+	head     []byte // headers and heads, reused
+	batch    []Envelope
+	rest     net.Buffers // what of the packet is not written yet
+	size     int         // bytes of rest
+	space    [][]byte    // rest's array, reused
 
 	busy    bool // guarded by pipe.mu
 	pingDue bool // guarded by pipe.mu

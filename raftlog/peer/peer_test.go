@@ -211,6 +211,13 @@ func part(from, to ids.ReplicaID, n int) Envelope {
 	return e
 }
 
+// snapshotOf is an offer of a snapshot.
+func snapshotOf(from, to ids.ReplicaID) Envelope {
+	return Envelope{Group: testGroup, From: from, To: to, Epoch: 2, Record: []byte("a record"), Msg: &raftpb.Message{Type: raftpb.MsgSnap.Enum(),
+		From: proto.Uint64(uint64(from)), To: proto.Uint64(uint64(to)), Term: proto.Uint64(2<<32 | 1), LogTerm: proto.Uint64(1 << 32),
+		Index: proto.Uint64(7), Context: bytes.Repeat([]byte{7}, 96)}}
+}
+
 // heartbeat carries number in its commit field.
 func heartbeat(from, to ids.ReplicaID, number uint64) Envelope {
 	return Envelope{Group: testGroup, From: from, To: to, Epoch: 1, Msg: &raftpb.Message{
@@ -257,7 +264,7 @@ func rawPeer(t testing.TB, to *node, from ids.NodeID, c channel) net.Conn {
 	t.Helper()
 	conn := dialRaw(t, to.addr)
 	h := hello{channel: c, cluster: testCluster, from: from, to: to.id, process: [16]byte{1, 2, 3}}
-	if err := shakeDialer(conn, testSecret, h); err != nil {
+	if _, err := shakeDialer(conn, testSecret, h); err != nil {
 		t.Fatal(err)
 	}
 	return conn

@@ -51,6 +51,7 @@ type pipe struct {
 
 	sent, packets, bytes, dropped, connects             atomic.Uint64
 	unfitLines, fullLines, refusedLines, unreachedLines limiter // each outage begins with a line
+	olderLines                                          limiter
 }
 
 func newPipe(t *Transport, node ids.NodeID, addr string, c channel, limit int) *pipe {
@@ -149,7 +150,8 @@ func (p *pipe) writeDirect(l *link) {
 	l.kick <- struct{}{} // never blocks: only the one who made l busy sends
 }
 
-// fill takes what waits and makes it one packet in l.rest. It returns false, and gives l up, when nothing waits.
+// fill takes what waits and makes it one packet in l.rest. It returns false, and gives l up, when nothing waits. What the other end
+// does not understand is dropped.
 func (p *pipe) fill(l *link) bool {
 	clear(l.batch)
 	l.batch = l.batch[:0]
@@ -161,9 +163,16 @@ func (p *pipe) fill(l *link) bool {
 	}
 	ping := l.pingDue
 	l.pingDue = false
-	head, frames := 0, 0
+	head, frames, strange := 0, 0, 0
 	for p.first < len(p.queue) && len(l.batch) < maxPacketEnvelopes {
 		e := &p.queue[p.first]
+		if e.needs()&^l.features != 0 {
+			p.queued -= e.cost()
+			*e = Envelope{}
+			p.first++
+			strange++
+			continue
+		}
 		size, cost := envelopeSize(e), e.cost()
 		bytes := cost - envelopeOverhead - len(e.Record)
 		if len(l.batch) > 0 && (head+size > maxPacketHead || frames+bytes > packetTarget) {
@@ -178,7 +187,19 @@ func (p *pipe) fill(l *link) bool {
 	if p.first == len(p.queue) {
 		p.queue, p.first = p.queue[:0], 0
 	}
+	empty := len(l.batch) == 0 && !ping // then nothing waits
+	if empty {
+		l.busy = false
+	}
 	p.mu.Unlock()
+	if strange > 0 {
+		p.dropped.Add(uint64(strange))
+		p.olderLines.event(p.t.o.Log.Warn(), logUnreached).Str("peer", string(p.node)).Int("messages", strange).
+			Msg("a peer of an older version is not sent what it does not understand: a replica that lacks what its group has given up cannot catch up there")
+	}
+	if empty {
+		return false
+	}
 	l.build(ping)
 	p.sent.Add(uint64(len(l.batch)))
 	p.packets.Add(1)
@@ -277,8 +298,9 @@ func (p *pipe) connect(ctx context.Context) (*link, error) {
 	defer stop()
 	noDelay(conn)
 	err = conn.SetDeadline(time.Now().Add(o.HandshakeTimeout))
+	var f features
 	if err == nil {
-		err = shakeDialer(conn, o.Secret, hello{channel: p.channel, cluster: o.Cluster, process: p.t.process, from: o.Node, to: p.node})
+		f, err = shakeDialer(conn, o.Secret, hello{channel: p.channel, cluster: o.Cluster, process: p.t.process, from: o.Node, to: p.node})
 	}
 	if err == nil {
 		err = conn.SetDeadline(time.Time{})
@@ -287,7 +309,7 @@ func (p *pipe) connect(ctx context.Context) (*link, error) {
 		_ = conn.Close()
 		return nil, err
 	}
-	l := &link{conn: conn, direct: newDirect(conn), busy: true, kick: make(chan struct{}, 1), gone: make(chan struct{})}
+	l := &link{conn: conn, features: f, direct: newDirect(conn), busy: true, kick: make(chan struct{}, 1), gone: make(chan struct{})}
 	l.heard.Store(time.Now().UnixNano())
 	return l, nil
 }

@@ -20,9 +20,11 @@ import (
 type Transport struct {
 	o       Options
 	process [16]byte // of this life of the process, see hello
-	ctx     context.Context
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup // every goroutine of this package
+	// features is what this end understands: all, but in tests
+	features features
+	ctx      context.Context
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup // every goroutine of this package
 
 	// peers is replaced as a whole, so that Send reads it without a lock.
 	peers atomic.Pointer[map[ids.NodeID]*remote]
@@ -52,7 +54,7 @@ func New(o Options) (*Transport, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	t := &Transport{o: o, inbound: make(map[inboundKey]*inbound), shaking: make(map[net.Conn]struct{})}
+	t := &Transport{o: o, features: allFeatures, inbound: make(map[inboundKey]*inbound), shaking: make(map[net.Conn]struct{})}
 	mustRandom(t.process[:])
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.peers.Store(&map[ids.NodeID]*remote{})

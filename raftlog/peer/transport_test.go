@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,7 +44,7 @@ func everything() []Envelope {
 	empty.Frames, empty.Msg.Entries = nil, nil
 	asked := part(1, 2, 0)
 	asked.Record = []byte("an encoded epoch record")
-	return append(envs, one, two, bare, empty, asked, part(1, 2, 1), part(1, 2, MaxPartBytes))
+	return append(envs, one, two, bare, empty, asked, snapshotOf(1, 2), part(1, 2, 0), part(1, 2, 1), part(1, 2, MaxPartBytes))
 }
 
 func TestEveryFieldArrives(t *testing.T) {
@@ -158,7 +159,7 @@ func TestHeartbeatsShareWrites(t *testing.T) {
 func TestUrgentTakesHeartbeatsAlong(t *testing.T) {
 	t.Parallel()
 	p := newPipe(newQuietTransport(t), "n2", "", control, 1<<20)
-	l := &link{busy: false}
+	l := &link{busy: false, features: allFeatures}
 	p.link = l
 	lazy := heartbeat(1, 2, 1)
 	lazy.Msg.Context = nil
@@ -232,6 +233,34 @@ func TestUnfitEnvelopes(t *testing.T) {
 		t.Fatalf("%+v, want %d dropped", s, len(bad))
 	}
 	if a.log.count(`"level":"error"`, "cannot travel") == 0 {
+		t.Fatal("no line about it")
+	}
+}
+
+// TestOlderPeer: a peer that does not name a feature is not sent what belongs to it, keeps its connection, and gets all the rest.
+func TestOlderPeer(t *testing.T) {
+	t.Parallel()
+	b := &node{id: "n2", got: make(map[ids.NodeID][]Envelope)}
+	l := listen(t)
+	var err error
+	if b.Transport, err = New(Options{Cluster: testCluster, Node: "n2", Secret: testSecret, Listener: l, Receive: b.receive}); err != nil {
+		t.Fatal(err)
+	}
+	b.features, b.addr = 0, l.Addr().String()
+	b.Start()
+	t.Cleanup(func() { _ = b.Close() })
+	a := newNode(t, "n1", nil)
+	a.SetPeer("n2", b.addr)
+	waitFor(t, "connected", func() bool { return a.Connected("n2") })
+	strange := []Envelope{snapshotOf(1, 2), part(1, 2, 0), part(1, 2, 1)}
+	a.Send("n2", strange) // alone: then nothing is left to write
+	waitFor(t, "they are dropped", func() bool { return a.Stats().Peers["n2"].Dropped == uint64(len(strange)) })
+	a.Send("n2", slices.Concat(strange, []Envelope{heartbeat(1, 2, 5)}, strange, []Envelope{appendOf(1, 2, 1, 10)}))
+	waitFor(t, "what it understands", func() bool { return b.count("n1") == 2 })
+	if s := a.Stats().Peers["n2"]; s.Dropped != 3*uint64(len(strange)) || s.Connects != 2 || s.Sent != 2 || s.QueuedBytes != 0 || !s.Connected {
+		t.Fatalf("%+v", s)
+	}
+	if a.log.count(`"level":"warn"`, "older version") == 0 {
 		t.Fatal("no line about it")
 	}
 }

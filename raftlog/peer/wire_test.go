@@ -81,10 +81,10 @@ func TestGoldenHandshake(t *testing.T) {
 	h := hello{channel: bulk, cluster: testCluster, process: [16]byte(bytes.Repeat([]byte{0xaa}, 16)), from: "n1", to: "n2"}
 	first := h.encode()
 	copy(first[40:72], bytes.Repeat([]byte{0xd1}, nonceSize)) // in place of randomness
-	challenge := encodeReply(statusOK, bytes.Repeat([]byte{0xd2}, nonceSize))
+	challenge := encodeReply(statusOK, featureSnapshots, bytes.Repeat([]byte{0xd2}, nonceSize))
 	dialer := proof([]byte("golden secret"), labelDialer, &first, &challenge)
 	acceptor := proof([]byte("golden secret"), labelAcceptor, &first, &challenge)
-	accept := encodeReply(statusOK, acceptor[:])
+	accept := encodeReply(statusOK, 0, acceptor[:])
 	got := bytes.Join([][]byte{first[:], challenge[:], dialer[:], accept[:]}, nil)
 	if !bytes.Equal(got, want) {
 		t.Fatalf("the bytes of the handshake changed.\ngot  %x\nwant %x\nA new layout needs a new version.", got, want)
@@ -355,7 +355,7 @@ func TestPipeQueue(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		a := newQuietTransport(t)
 		p := newPipe(a, "n2", "", control, 64<<10)
-		l := &link{}
+		l := &link{features: allFeatures}
 		p.link = l
 		l.busy = true
 		var model []uint64
@@ -408,7 +408,7 @@ func newQuietTransport(t testing.TB) *Transport {
 func TestPacketsStayInBounds(t *testing.T) {
 	t.Parallel()
 	p := newPipe(newQuietTransport(t), "n2", "", bulk, 1<<30)
-	l := &link{}
+	l := &link{features: allFeatures}
 	p.link, l.busy = l, true
 	var want []Envelope
 	for i := range uint64(3) {
