@@ -108,6 +108,7 @@ func (r *Replica) arrived(k index.Key) {
 func (r *Replica) Acked(upTo ids.Index) {
 	n := 0
 	for ; n < len(r.owed) && r.owed[n].index <= upTo; n++ {
+		r.counters.commits.Observe(time.Since(r.owed[n].formed).Seconds())
 		r.finish(r.owed[n], outcomeOK)
 		r.owed[n] = nil
 	}

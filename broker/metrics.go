@@ -16,6 +16,19 @@ type counters struct {
 	bytesOut                      atomic.Int64
 	forwarded                     atomic.Int64
 	frames                        atomic.Int64 // formed here
+
+	writes  prometheus.Histogram // seconds of a write with its sync
+	commits prometheus.Histogram // seconds from forming a frame here to the answers
+}
+
+// open makes the histograms, with buckets from 0.1 ms to 3.3 s.
+func (c *counters) open(group string) {
+	histogram := func(name, help string) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ledgermq", Subsystem: "replica", Name: name, Help: help,
+			ConstLabels: prometheus.Labels{"group": group}, Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16)})
+	}
+	c.writes = histogram("write_seconds", "Time of each write of frames to the log, with its sync.")
+	c.commits = histogram("commit_seconds", "Time from forming a frame as master until its sends are answered.")
 }
 
 // collector turns the state of a node's replicas into metrics.
@@ -141,4 +154,6 @@ func (c *collector) replica(ch chan<- prometheus.Metric, r *Replica, gauge func(
 	count(c.bytesOut, &r.counters.bytesOut)
 	count(c.forward, &r.counters.forwarded)
 	count(c.frames, &r.counters.frames)
+	r.counters.writes.Collect(ch)
+	r.counters.commits.Collect(ch)
 }

@@ -50,6 +50,7 @@ func newLoop(t testing.TB) *loop {
 	n := &Node{o: NodeOptions{CheckpointBytes: 1 << 40, Clock: time.Now, ClusterName: "c"}, log: zerolog.Nop()}
 	l := &loop{t: t, log: log, tail: log.Tail(), term: 1<<32 | 1}
 	l.r = &Replica{node: n, group: "g", st: state.New(), idx: idx, clog: log, holds: newHolds(), storeHost: netip.MustParseAddrPort("127.0.0.1:1")}
+	l.r.counters.open("g")
 	l.formed = func(f commitlog.Frame) { l.before = append(l.before, f) }
 	l.r.Role(raftlog.Role{Kind: raftlog.RoleMaster, Term: l.term})
 	l.apply(l.form()) // what every new master proposes

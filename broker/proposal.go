@@ -89,8 +89,9 @@ func (q *inbox) setOpen(open bool) {
 
 // batch is the token of one frame: the proposals in it, in the order of their records.
 type batch struct {
-	items []proposal
-	index ids.Index // set when applied
+	items  []proposal
+	formed time.Time
+	index  ids.Index // set when applied
 }
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
@@ -132,6 +133,7 @@ func (r *Replica) Form(b *commitlog.Builder) any {
 		t.free()
 		return nil
 	}
+	t.formed = time.Now()
 	r.formedTo, r.newest = b.Index(), t
 	r.counters.frames.Add(1)
 	return t

@@ -113,6 +113,7 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 		log:     n.log.With().Str("group", f.Group).Uint64("replica", uint64(f.Replica)).Logger(),
 		overlay: map[index.Key]ids.QueueOffset{}, answered: map[*remoting.Conn]struct{}{}, woken: map[index.Key]struct{}{},
 		presence: newPresence[*remoting.Conn](), holds: newHolds(), catchup: newCatchup(), mend: make(chan struct{}, 1)}
+	r.counters.open(f.Group)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.others.Store(&map[ids.ReplicaID]otherReplica{})
 	r.role.Store(&raftlog.Role{})
@@ -143,7 +144,8 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	r.srv = remoting.NewServer(remoting.ServerOptions{Listener: l, Handler: r.handle, Closed: r.connClosed, Workers: 256, WorkerQueue: 16384, Logger: r.log})
 	r.raft, err = raftlog.Start(raftlog.Config{Cluster: ids.ClusterID(cluster), Group: gid, Record: record, Replica: r.id,
 		Incarnation: ids.Incarnation(inc), Log: r.clog, Applied: ids.Index(r.applied.Load()), SM: r, Send: n.send,
-		Newest: r.newestSnapshot, Behind: r.behind, Logger: r.log})
+		Newest: r.newestSnapshot, Behind: r.behind, Logger: r.log,
+		Written: func(took time.Duration) { r.counters.writes.Observe(took.Seconds()) }})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start replication: %w", err), l.Close(), r.idx.Close(), r.clog.Close(false))
 	}

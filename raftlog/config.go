@@ -36,6 +36,9 @@ type Config struct {
 	// Send hands envelopes to the transport. It is called from the loop goroutine, never blocks, and owns envs afterwards.
 	Send func(to ids.NodeID, envs []peer.Envelope)
 
+	// Written, when not nil, hears how long each write of frames with its sync took. It is called by the writer's goroutine.
+	Written func(took time.Duration)
+
 	// Tick is the length of one tick, default 50 ms. ElectionTick (default 6, so 300 ms, randomised up to twice that) is how
 	// long a follower waits for its master; HeartbeatTick (default 1) how often a master sends.
 	Tick          time.Duration

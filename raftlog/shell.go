@@ -79,17 +79,23 @@ func (g *Group) write(w *Writer) {
 			return
 		}
 		if jobs := g.queue.take(); len(jobs) > 0 {
+			began := time.Now()
 			if failed == nil {
 				if failed = w.Write(jobs); failed == nil {
 					g.sendAcks(jobs)
 				}
 			}
+			took := time.Since(began)
 			g.complete(jobs, failed)
+			before := bytes
 			for _, j := range jobs {
 				for _, f := range j.Frames {
 					bytes += int64(len(f))
 					eaten += int64(len(f))
 				}
+			}
+			if g.cfg.Written != nil && bytes > before {
+				g.cfg.Written(took)
 			}
 			dirty = true
 			if eaten >= fillBytes {

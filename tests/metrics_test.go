@@ -1,0 +1,62 @@
+package tests
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ledgermq/ledgermq/tests/cluster"
+)
+
+// scrape returns what the members of a role serve on /metrics.
+func scrape(t *testing.T, c *cluster.Cluster, role string) string {
+	t.Helper()
+	members, err := c.Members()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, m := range members {
+		if m.Role != role {
+			continue
+		}
+		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", m.Ports["http"]))
+		if err != nil {
+			t.Fatalf("metrics of %s: %v", m.ID, err)
+		}
+		_, err = io.Copy(&all, resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("metrics of %s: status %d, %v", m.ID, resp.StatusCode, err)
+		}
+	}
+	return all.String()
+}
+
+// TestMetricsOfThePage holds that what the operator's page tells to watch is there to be watched, and that the times of the disk
+// and of the group are counted on every replica.
+func TestMetricsOfThePage(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Nodes: 3, Groups: 1, Mode: "2-3"})
+	if _, err := c.Run(within(t, time.Minute), "produce", "--namesrv", c.Namesrv[0], "g1", "one"); err != nil {
+		t.Fatal(err)
+	}
+	brokers, controllers := scrape(t, c, "broker"), scrape(t, c, "controller")
+	for _, row := range regexp.MustCompile("(?m)^\\| `ledgermq_.*$").FindAllString(readRepoFile(t, "docs/operate.md"), -1) {
+		for _, name := range regexp.MustCompile(`\bledgermq_[a-z_]+`).FindAllString(row, -1) {
+			if !regexp.MustCompile(`(?m)^` + name + `(_bucket)?[ {]`).MatchString(brokers + controllers) {
+				t.Errorf("docs/operate.md tells to watch %s, which no member serves", name)
+			}
+		}
+	}
+	for name, want := range map[string]int{"write": 3, "commit": 1} {
+		counted := regexp.MustCompile(`(?m)^ledgermq_replica_` + name + `_seconds_count\{.*\} [1-9]`).FindAllString(brokers, -1)
+		if len(counted) != want {
+			t.Errorf("%s times are counted by %d replicas, want %d", name, len(counted), want)
+		}
+	}
+}
