@@ -454,20 +454,21 @@ func (c *calls) Upgrade(ctx context.Context, _ *pb.UpgradeRequest) (*pb.UpgradeR
 	to := s.o.levels.Newest
 	resp := &pb.UpgradeResponse{Level: uint32(to)}
 	s.readState(func(st *State) {
-		resp.Before = uint32(st.level())
+		if resp.Before = uint32(st.level()); resp.Before >= resp.Level {
+			resp.Level = resp.Before
+			return
+		}
 		if err = membersMayRaise(st.level(), to, answers); err == nil {
 			err = s.lead.mayRaise(s.o.Clock(), st, to)
 		}
 	})
-	if err != nil {
-		return nil, err
+	if err != nil || resp.Before == resp.Level {
+		return resp, err
 	}
 	if err := s.propose(ctx, &raiseLevelCommand{to}); err != nil {
 		return nil, err
 	}
-	if resp.Before != resp.Level {
-		s.log.Info().Uint32("before", resp.Before).Uint32("level", resp.Level).Msg("the cluster's feature level was raised")
-	}
+	s.log.Info().Uint32("before", resp.Before).Uint32("level", resp.Level).Msg("the cluster's feature level was raised")
 	return resp, nil
 }
 

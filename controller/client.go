@@ -357,8 +357,12 @@ func (c *Client) ReplaceReplica(ctx context.Context, req *pb.ReplaceReplicaReque
 	return ask(ctx, c, pb.ControllerClient.ReplaceReplica, req)
 }
 
-// electAgain is after how long an election that did not come about is ordered again.
-const electAgain = 1500 * time.Millisecond
+// electAgain is after how long an election that did not come about is ordered again, electPatience for how long one that is not possible
+// now is tried: after a change of the membership it takes a moment until the replicas are known to have caught up.
+const (
+	electAgain    = 1500 * time.Millisecond
+	electPatience = 3 * time.Second
+)
 
 // Elect makes the replica on node the master of the group: the present master hands over, which costs no send. It returns when that
 // one leads. Errors: ErrNotFound; ErrInvalid and ErrNotNow say why that replica cannot lead, those of ctx that it does not yet.
@@ -366,16 +370,18 @@ func (c *Client) Elect(ctx context.Context, group, node string) (*pb.Group, erro
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
 	var ordered time.Time
-	for {
+	for began := time.Now(); ; {
 		var g *pb.Group
 		var err error
 		if ordered.IsZero() || time.Since(ordered) > electAgain {
-			g, err = ask(ctx, c, pb.ControllerClient.Elect, &pb.ElectRequest{Group: group, NodeId: node})
-			ordered = time.Now()
+			if g, err = ask(ctx, c, pb.ControllerClient.Elect, &pb.ElectRequest{Group: group, NodeId: node}); err == nil {
+				ordered = time.Now()
+			}
 		} else {
 			g, err = c.GetGroup(ctx, group)
 		}
 		switch m := g.GetMaster(); {
+		case errors.Is(err, ErrNotNow) && time.Since(began) < electPatience:
 		case err != nil:
 			return nil, err
 		case m.GetLive() && m.GetNodeId() == node:
