@@ -160,6 +160,13 @@ func (c *cluster) kill(id string) {
 
 func (c *cluster) createGroup(name string, a, m uint32) {
 	c.t.Helper()
+	c.makeGroup(&controllerpb.CreateGroupRequest{Name: name, Answers: a, Members: m})
+}
+
+// makeGroup makes a group on the first nodes and waits for its master.
+func (c *cluster) makeGroup(req *controllerpb.CreateGroupRequest) {
+	c.t.Helper()
+	req.Nodes, req.SegmentSize = []string{"n1", "n2", "n3"}[:req.Members], 16<<20
 	cl, err := controller.Dial([]string{c.ctlAt}, nil)
 	if err != nil {
 		c.t.Fatal(err)
@@ -168,13 +175,13 @@ func (c *cluster) createGroup(name string, a, m uint32) {
 	eventually(c.t, 20*time.Second, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
-		_, err := cl.CreateGroup(ctx, &controllerpb.CreateGroupRequest{Name: name, Answers: a, Members: m, Nodes: []string{"n1", "n2", "n3"}[:m], SegmentSize: 16 << 20})
+		_, err := cl.CreateGroup(ctx, req)
 		return err
 	})
 	eventually(c.t, 20*time.Second, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
-		g, err := cl.GetGroup(ctx, name)
+		g, err := cl.GetGroup(ctx, req.Name)
 		if err == nil && !g.GetMaster().GetLive() {
 			err = fmt.Errorf("no live master: %v", g)
 		}

@@ -18,13 +18,13 @@ func (n *Node) create(id ids.GroupID, cluster ids.ClusterID, w *controllerpb.Wan
 	fs, groups := n.o.FS, filepath.Join(n.o.Dir, "groups")
 	inc := ids.Incarnation(ids.NewUUID(nil))
 	f := replicaFile{Version: replicaFileVersion, Group: w.GroupName, GroupID: id.String(), Cluster: cluster.String(),
-		Replica: ids.ReplicaID(w.ReplicaId), Slot: ids.Slot(w.Slot), Incarnation: inc.String(), SegmentSize: w.SegmentSize}
+		Replica: ids.ReplicaID(w.ReplicaId), Slot: ids.Slot(w.Slot), Incarnation: inc.String(), SegmentSize: w.SegmentSize, Async: w.AsyncFlush}
 	tmp, dir := filepath.Join(groups, id.String()+newSuffix), filepath.Join(groups, id.String())
 	if err := vfs.MkdirDurable(fs, tmp); err != nil {
 		return f, err
 	}
 	owner := raftlog.Owner{Replica: f.Replica, Incarnation: inc}
-	if err := commitlog.Create(logOptions(n.o, tmp, cluster, id, w.SegmentSize), owner.Encode()); err != nil {
+	if err := commitlog.Create(logOptions(n.o, tmp, cluster, id, f), owner.Encode()); err != nil {
 		return f, err
 	}
 	if err := f.save(fs, tmp); err != nil {
@@ -36,8 +36,9 @@ func (n *Node) create(id ids.GroupID, cluster ids.ClusterID, w *controllerpb.Wan
 	return f, fs.SyncDir(groups)
 }
 
-func logOptions(o NodeOptions, dir string, cluster ids.ClusterID, group ids.GroupID, segment int64) commitlog.Options {
-	return commitlog.Options{FS: o.FS, Dir: filepath.Join(dir, "log"), Cluster: cluster, Group: group, SegmentSize: segment}
+func logOptions(o NodeOptions, dir string, cluster ids.ClusterID, group ids.GroupID, f replicaFile) commitlog.Options {
+	return commitlog.Options{FS: o.FS, Dir: filepath.Join(dir, "log"), Cluster: cluster, Group: group, SegmentSize: f.SegmentSize,
+		Async: f.Async, BootID: o.BootID}
 }
 
 // sweepUnfinished removes folders of replicas whose creation a crash cut off. Their incarnation was never reported.

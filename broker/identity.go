@@ -87,7 +87,8 @@ type replicaFile struct {
 	Slot        ids.Slot      `json:"slot"`
 	Incarnation string        `json:"incarnation"`
 	SegmentSize int64         `json:"segmentSize"`
-	Lost        string        `json:"lost,omitempty"` // why the identity was given up for ever; the replica is never opened again
+	Async       bool          `json:"async,omitempty"` // the group acknowledges before it syncs
+	Lost        string        `json:"lost,omitempty"`  // why the identity was given up for ever; the replica is never opened again
 }
 
 func loadReplicaFile(fs vfs.FS, dir string) (replicaFile, error) {

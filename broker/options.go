@@ -54,6 +54,9 @@ type NodeOptions struct {
 	// about that much.
 	CheckpointBytes int64
 
+	// BootID names this start of the machine. Default: as the system tells; see vfs.BootID.
+	BootID string
+
 	FS     vfs.FS
 	Clock  func() time.Time
 	Logger zerolog.Logger
@@ -72,6 +75,9 @@ func (o *NodeOptions) EnsureDefaults() {
 	}
 	if o.FS == nil {
 		o.FS = vfs.OS
+	}
+	if o.BootID == "" {
+		o.BootID = vfs.BootID()
 	}
 	if o.Clock == nil {
 		o.Clock = time.Now

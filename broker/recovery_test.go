@@ -2,7 +2,6 @@ package broker_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -301,19 +300,6 @@ func TestLostIdentities(t *testing.T) {
 	}
 	c.start(node)
 	eventually(t, 20*time.Second, func() error { return c.nodes[node].Ready() })
-	// identity reads which replica the folder is of, and what it remembers.
-	identity := func(dir string) (id uint64, lost string, err error) {
-		b, err := os.ReadFile(filepath.Join(dir, "replica.json"))
-		if err != nil {
-			return 0, "", err
-		}
-		var f struct {
-			Replica uint64 `json:"replica"`
-			Lost    string `json:"lost"`
-		}
-		err = json.Unmarshal(b, &f)
-		return f.Replica, f.Lost, err
-	}
 	// followed waits until another replica has the old one's place, and takes part.
 	followed := func(old uint64) {
 		t.Helper()

@@ -118,8 +118,12 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	r.others.Store(&map[ids.ReplicaID]otherReplica{})
 	r.role.Store(&raftlog.Role{})
 	began := n.o.Clock()
-	r.logOptions = logOptions(n.o, dir, ids.ClusterID(cluster), gid, f.SegmentSize)
+	r.logOptions = logOptions(n.o, dir, ids.ClusterID(cluster), gid, f)
 	if r.clog, err = commitlog.Open(r.logOptions); err != nil {
+		// The folder got its name when the log in it was whole: none there is one that was wiped.
+		if commitlog.IdentityLost(err) || errors.Is(err, commitlog.ErrNotCreated) {
+			return nil, fmt.Errorf("%w: open the commit log: %w", errLost, err)
+		}
 		return nil, fmt.Errorf("open the commit log: %w", err)
 	}
 	own := r.clog.Meta().Starts
@@ -205,7 +209,7 @@ func (r *Replica) recover() error {
 	}
 	tail := r.clog.Tail()
 	if meta.Index > tail.Index && r.catchup.received == 0 {
-		return fmt.Errorf("the state snapshot is of entry %d but the log ends at %d: the log lost its tail", meta.Index, tail.Index)
+		return fmt.Errorf("%w: the state snapshot is of entry %d but the log ends at %d: the log lost its tail", errLost, meta.Index, tail.Index)
 	}
 	if meta.Index+1 < first {
 		return fmt.Errorf("the newest usable state snapshot is of entry %d but the log begins at %d: a peer's is needed", meta.Index, first)

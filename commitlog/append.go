@@ -21,8 +21,9 @@ func (l *Log) Append(frames []Frame) error {
 	if err := l.writable(); err != nil {
 		return err
 	}
-	t := l.tail // only the writer changes it, and synced
-	writes := int(t.Index - l.synced.Index)
+	t := l.tail // only the writer changes it
+	synced, _ := l.Synced()
+	writes := int(t.Index - synced)
 	for _, f := range frames {
 		if err := l.follows(t, f); err != nil {
 			return err
@@ -97,6 +98,7 @@ func (l *Log) markBatch(end ids.PhysicalOffset) error {
 	if end <= l.batchEnd {
 		return nil
 	}
+	end += l.o.window()
 	if err := l.updateMeta(false, func(m *metaRecord) { m.batchEnd = end }); err != nil {
 		return err
 	}
@@ -159,6 +161,15 @@ func (l *Log) note(seg *segment, term ids.Term, index ids.Index, ref Ref) {
 	l.recent.put(index, ref)
 }
 
+// window is how far ahead of the writer a batch is marked: with Options.Async nearly every append is a part of one, and shall not wait
+// for a mark of its own.
+func (o *Options) window() ids.PhysicalOffset {
+	if o.Async {
+		return o.maxBehind()
+	}
+	return 0
+}
+
 // Sync makes durable what Append wrote: the segments that it touched, the directory when a segment was added, and the durable
 // bound when it was a batch. When it fails the log is poisoned and the sync never repeated.
 func (l *Log) Sync() error {
@@ -170,7 +181,66 @@ func (l *Log) Sync() error {
 	return l.sync()
 }
 
+// SyncBehind makes durable what was written when it is called, like Sync, while Append goes on. A background loop of the caller's
+// calls it, one at a time, on a log with Options.Async.
+func (l *Log) SyncBehind() error {
+	l.wmu.Lock()
+	if err := l.writable(); err != nil {
+		l.wmu.Unlock()
+		return err
+	}
+	t := l.tail
+	if synced, _ := l.Synced(); synced == t.Index {
+		l.wmu.Unlock()
+		return nil
+	}
+	var segs []*segment
+	for _, s := range l.segs {
+		if s.dirty {
+			s.dirty = false
+			s.hold() // the list does not change while wmu is held
+			segs = append(segs, s)
+		}
+	}
+	dir := l.dirDirty
+	l.dirDirty = false
+	done := make(chan struct{})
+	l.behind = done
+	l.wmu.Unlock()
+	defer close(done)
+
+	var err error
+	for _, s := range segs {
+		if err == nil {
+			err = s.file.SyncData()
+		}
+		s.release()
+	}
+	if err == nil && dir {
+		err = l.o.FS.SyncDir(l.o.Dir)
+	}
+	if err != nil {
+		return l.poisoned(opSync, err)
+	}
+	l.mu.Lock()
+	l.synced = t // nothing is cut while this runs: see settle
+	l.mu.Unlock()
+	return nil
+}
+
+// settle waits for a SyncBehind that runs; wmu is held, so that no other one begins.
+func (l *Log) settle() error {
+	if l.behind != nil {
+		<-l.behind
+		l.behind = nil
+	}
+	return l.Poisoned()
+}
+
 func (l *Log) sync() error {
+	if err := l.settle(); err != nil {
+		return err
+	}
 	// Segments are synced from the front, and the directory before the last one, but nothing depends on that order: synced
 	// moves only when all of it succeeded.
 	for _, s := range l.segs {
@@ -178,20 +248,20 @@ func (l *Log) sync() error {
 			continue
 		}
 		if err := s.file.SyncData(); err != nil {
-			return l.poisoned("sync", err)
+			return l.poisoned(opSync, err)
 		}
 		s.dirty = false
 	}
 	if l.dirDirty {
 		if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
-			return l.poisoned("sync", err)
+			return l.poisoned(opSync, err)
 		}
 		l.dirDirty = false
 	}
 	l.mu.Lock()
 	l.synced = l.tail
 	l.mu.Unlock()
-	if l.batchEnd == 0 {
+	if l.batchEnd == 0 || l.o.Async { // the mark of a log that is synced later stays: the next batch begins at once
 		return nil
 	}
 	// The mark goes before anybody hears that the batch is durable: from then on a bad frame in it is damage.

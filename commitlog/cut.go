@@ -20,6 +20,9 @@ func (l *Log) CutFront(base ids.PhysicalOffset) error {
 	if base <= l.front.base {
 		return nil
 	}
+	if err := l.settle(); err != nil {
+		return err
+	}
 	if l.synced.Offset <= base+segmentHeaderSize {
 		return fmt.Errorf("commitlog: cut to %d: nothing at or above it is synced", base)
 	}
@@ -59,7 +62,7 @@ func (l *Log) CutFront(base ids.PhysicalOffset) error {
 		}
 	}
 	if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
-		return l.poisoned("sync", err)
+		return l.poisoned(opSync, err)
 	}
 	return nil
 }

@@ -4,15 +4,16 @@
 // Guarantees:
 //
 //   - A frame that Sync covered is there, byte for byte, after any crash; or Open and reads tell of it by name
-//     (*DamageError, *CorruptionError, ErrMetaLost). Never is it silently gone or different. Open after a crash alone, a kill -9
+//     (*DamageError, *CorruptionError, ErrMetaLost). With Options.Async that holds for one that Append took, as long as the
+//     machine runs; afterwards Open returns a *LostTailError. Never is it silently gone or different. Open after a crash alone, a kill -9
 //     or a power cut at any moment, goes well.
 //   - What TruncateAfter removed never comes back.
 //   - The bytes of a log follow from its frames alone: replicas that appended equal frames are byte-equal from the first frame of
 //     each segment on (the header blocks differ).
 //   - The first failed write, sync, read or checksum poisons the log: every change fails from then on, reads go on.
 //
-// Concurrency: Append, Sync, TruncateAfter, CutFront and Checkpoint are the writer's; they wait for each other. FillAhead is
-// called by one background loop. Reset replaces a closed log. SaveMeta waits only for other writers of meta. Everything that reads may be called by any
+// Concurrency: Append, Sync, TruncateAfter, CutFront and Checkpoint are the writer's; they wait for each other. FillAhead and
+// SyncBehind are each called by one background loop. Reset replaces a closed log. SaveMeta waits only for other writers of meta. Everything that reads may be called by any
 // goroutine at any time and waits for no I/O of others. The package has no goroutine.
 //
 // Files in the folder of one log:

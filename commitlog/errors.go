@@ -55,10 +55,37 @@ type DamageError struct {
 	File   string
 	Offset ids.PhysicalOffset
 	Reason string
+	Lost   bool // nothing is where the frames end, nor behind: the log ends below its durable bound
 }
 
 func (e *DamageError) Error() string {
 	return fmt.Sprintf("commitlog: damage at offset %d (%s): %s", e.Offset, e.File, e.Reason)
+}
+
+// LostTailError is returned by Open of a log with Options.Async that was not stopped cleanly and last opened in another boot of the
+// machine: what was acknowledged and not synced may be gone, and nothing here tells. Nothing was changed, so that each Open says so.
+type LostTailError struct {
+	Dir        string
+	Before, At string // the boots; "" when not known
+}
+
+func (e *LostTailError) Error() string {
+	known := func(boot string) string {
+		if boot == "" {
+			return "an unknown one"
+		}
+		return boot
+	}
+	return fmt.Sprintf("commitlog: %s flushes asynchronously, was not stopped cleanly in boot %s of its machine, and this is %s: what it acknowledged last may be lost",
+		e.Dir, known(e.Before), known(e.At))
+}
+
+// IdentityLost tells whether an error of Open means that the log cannot prove that it holds all that was acknowledged from it: no
+// repair can make that good, since nobody knows what is missing.
+func IdentityLost(err error) bool {
+	var tail *LostTailError
+	var damage *DamageError
+	return errors.Is(err, ErrMetaLost) || errors.As(err, &tail) || errors.As(err, &damage) && damage.Lost
 }
 
 // IdentityError is returned by Open when the files belong to another cluster, group, format version or segment size.
@@ -83,3 +110,8 @@ func (e *PoisonedError) Error() string {
 	return "commitlog: poisoned by a failed " + e.Op + ": " + e.Err.Error()
 }
 func (e *PoisonedError) Unwrap() error { return e.Err }
+
+// Sync tells whether a sync failed: what was written and not synced may be lost though it can still be read.
+func (e *PoisonedError) Sync() bool { return e.Op == opSync }
+
+const opSync = "sync"

@@ -66,7 +66,7 @@ func (l *Log) fillStep(seg *segment, end, target int64) (bool, error) {
 	_, err := seg.file.WriteAt(zeros[:f.to-from], from)
 	if err == nil {
 		if err = seg.file.SyncData(); err != nil {
-			err = l.poisoned("sync", err)
+			err = l.poisoned(opSync, err)
 		}
 	}
 
@@ -128,7 +128,7 @@ func (l *Log) newFile(base ids.PhysicalOffset, suffix string) (f vfs.File, recyc
 	// The name that the file had must be gone for good before it is used: else a power cut could bring it back with frames of
 	// a batch in it that are taken for valid when the file is used again.
 	if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
-		return nil, false, l.poisoned("sync", err)
+		return nil, false, l.poisoned(opSync, err)
 	}
 	f, err = l.o.FS.OpenReadWrite(path)
 	return f, true, err

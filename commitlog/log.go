@@ -47,6 +47,7 @@ type Log struct {
 	made     uint32             // segments made since Open
 	starts   uint64             // Meta.Starts
 	batchEnd ids.PhysicalOffset // that of meta, while Append has more to sync than one write; else 0
+	behind   chan struct{}      // of the last SyncBehind; closed when it has ended
 	closed   bool
 
 	nextMu sync.Mutex // serialises makers and removers of the segment behind the last one; taken after wmu
@@ -221,6 +222,16 @@ func (l *Log) Synced() (ids.Index, ids.PhysicalOffset) {
 	return l.synced.Index, l.synced.Offset
 }
 
+// Unsynced returns how many bytes of frames are written and not durable.
+func (l *Log) Unsynced() int64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return int64(l.tail.Offset - l.synced.Offset)
+}
+
+// Async tells whether the log was opened with Options.Async.
+func (l *Log) Async() bool { return l.o.Async }
+
 // FirstIndex returns the index of the first frame that can be read, or would be the first.
 func (l *Log) FirstIndex() ids.Index {
 	l.mu.RLock()
@@ -278,6 +289,7 @@ func (l *Log) Close(clean bool) error {
 	if l.closed {
 		return ErrClosed
 	}
+	_ = l.settle() // a failure poisoned the log
 	var err error
 	if clean && !l.o.ReadOnly {
 		if err = l.Poisoned(); err == nil {

@@ -41,8 +41,11 @@ type Options struct {
 	FillAhead int64
 	// KeepSpare is the number of cut segments that are kept for use as later ones. Default 1. Negative: none.
 	KeepSpare int
-	// BootID names this start of the machine; it is kept in Meta for the layer above. Default "": not known.
+	// BootID names this start of the machine; it is kept in Meta. Default "": not known, which is never the same as before.
 	BootID string
+	// Async tells that frames are acknowledged before they are synced: SyncBehind does that beside the writer. After a stop
+	// without a clean-stop mark in another boot Open then returns a *LostTailError.
+	Async bool
 	// ReadOnly opens without a lock and changes nothing, not even to recover.
 	ReadOnly bool
 }

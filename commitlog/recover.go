@@ -27,6 +27,8 @@ const lockName = "lock"
 //
 // Errors are also vfs.ErrLocked (wrapped), ErrNotCreated, ErrMetaLost and *IdentityError. After any error nothing stays open.
 //
+// Before all that it returns a *LostTailError when a log with Options.Async may have lost what it acknowledged: see there.
+//
 // With Options.ReadOnly only steps 2 and 3 are done, and another process may write the log meanwhile: what it appends is read
 // too, as far as it is seen, and a cut, which it notes in meta before it changes a byte, makes Open start afresh.
 func Open(o Options) (*Log, error) {
@@ -129,6 +131,10 @@ func (l *Log) open() (err error) {
 	if m.making {
 		return fmt.Errorf("%w: the creation of %s was cut short", ErrNotCreated, o.Dir)
 	}
+	r := recovery{l: l, reboot: o.BootID == "" || o.BootID != m.BootID}
+	if o.Async && !o.ReadOnly && !m.CleanStop && r.reboot {
+		return &LostTailError{Dir: o.Dir, Before: m.BootID, At: o.BootID}
+	}
 	if !o.ReadOnly {
 		if err := l.meta.keep(); err != nil {
 			return fmt.Errorf("commitlog: open: %w", err)
@@ -146,7 +152,6 @@ func (l *Log) open() (err error) {
 	if l.front.prev.Index > 0 {
 		l.epochs = append(l.epochs, l.front.start)
 	}
-	r := recovery{l: l}
 	steps := []func() error{r.list, r.readSegments, r.judge}
 	if !o.ReadOnly {
 		steps = []func() error{r.list, r.finishTruncation, r.readSegments, r.judge, r.mend}
@@ -172,6 +177,7 @@ type recovery struct {
 	l       *Log
 	bases   []ids.PhysicalOffset // of all segment files from the front on, sorted
 	unclean bool
+	reboot  bool    // the machine may have been started anew since the last Open
 	end     scanEnd // why the frames end
 	endBase ids.PhysicalOffset
 	endPos  int64              // where, in the file of endBase
@@ -289,7 +295,7 @@ func (r *recovery) readFrom(base ids.PhysicalOffset) error {
 	for ; ; base += ids.PhysicalOffset(l.o.SegmentSize) {
 		// Not by position: beside a read-only log the node may have given up segments that were read already.
 		if _, there := slices.BinarySearch(r.bases, base); !there {
-			r.stop(base, 0, scanEnd{reason: "the segment is missing"})
+			r.stop(base, 0, scanEnd{reason: "the segment is missing", nothing: true})
 			return nil
 		}
 		more, err := r.readSegment(base)
@@ -421,14 +427,26 @@ func (r *recovery) useSidecar(seg *segment) error {
 func (r *recovery) judge() error {
 	l := r.l
 	m := &l.meta.cur
-	damage := func(reason string) error {
+	damage := func(reason string) *DamageError {
 		return &DamageError{File: l.segmentPath(r.endBase, logSuffix), Offset: r.endBase + ids.PhysicalOffset(r.endPos), Reason: reason}
 	}
+	// below tells that the log lacks what is durable, and whether it simply ends too early: then no repair can know what was there.
+	below := func(reason string) error {
+		d := damage(reason)
+		if r.end.nothing {
+			_, found, err := r.later(0)
+			if err != nil {
+				return err
+			}
+			d.Lost = !found
+		}
+		return d
+	}
 	if len(l.segs) == 0 {
-		return damage(r.end.reason)
+		return below(r.end.reason)
 	}
 	if l.tail.Index < m.BoundIndex || l.tail.Offset < m.BoundOffset && l.tail.Index > 0 {
-		return damage(fmt.Sprintf("lost tail: the log ends with index %d, offset %d, below the durable bound of index %d, offset %d: %s",
+		return below(fmt.Sprintf("lost tail: the log ends with index %d, offset %d, below the durable bound of index %d, offset %d: %s",
 			l.tail.Index, l.tail.Offset, m.BoundIndex, m.BoundOffset, r.end.reason))
 	}
 	if r.cut != 0 || m.CleanStop && l.tail.Index == m.BoundIndex {
@@ -436,7 +454,9 @@ func (r *recovery) judge() error {
 	}
 	r.unclean = true
 	beyond := m.batchEnd
-	if l.o.ReadOnly {
+	if l.o.ReadOnly || l.o.Async && !r.reboot {
+		// The end of a process tears no more than the last write. A batch of a log that is synced later may be long, and was
+		// acknowledged: no bad frame in it may pass for a torn one.
 		beyond = 0
 	}
 	for round := 1; ; round++ {

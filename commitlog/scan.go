@@ -10,8 +10,9 @@ import (
 
 // scanEnd tells where and why a scan stopped.
 type scanEnd struct {
-	pad    bool   // at a pad marker: the log goes on in the next segment
-	reason string // why the bytes at the tail are no frame that follows
+	pad     bool   // at a pad marker: the log goes on in the next segment
+	reason  string // why the bytes at the tail are no frame that follows
+	nothing bool   // there are none, or zeros
 }
 
 // scanSegment reads frames that follow t from a segment of the given base until one does not. visit sees each; t after it is
@@ -46,7 +47,7 @@ func (o *Options) scanFrame(w *window, base ids.PhysicalOffset, pos int64, t Tai
 		return nil, scanEnd{pad: true}, nil
 	}
 	if bytes.Equal(b, zeros[:len(b)]) {
-		return none("zeros")
+		return nil, scanEnd{reason: "zeros", nothing: true}, nil
 	}
 	size, err := frameSize(b, o.maxFrame())
 	if err != nil {

@@ -26,6 +26,9 @@ func (l *Log) TruncateAfter(i ids.Index) error {
 	if i < l.front.prev.Index || i == l.front.prev.Index && l.front.base > 0 {
 		return ErrCompacted
 	}
+	if err := l.settle(); err != nil {
+		return err
+	}
 	if l.synced.Index < l.tail.Index { // what stays must be whole, and its segment have its name, when a crash comes
 		if err := l.sync(); err != nil {
 			return err

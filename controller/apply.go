@@ -230,6 +230,7 @@ func (s *State) applyCreateGroup(c *createGroupCommand) error {
 		Members:     c.Members,
 		MinISR:      c.MinISR,
 		SegmentSize: c.SegmentSize,
+		Async:       c.Async,
 	}
 	for i, n := range c.Nodes {
 		g.Replicas = append(g.Replicas, replicaEntry{ID: s.cluster.NextReplica, Slot: ids.Slot(i + 1), Node: n})
@@ -308,7 +309,7 @@ func (c *createGroupCommand) validate() error {
 
 // sameAs tells whether g is what c would make.
 func (g *groupEntry) sameAs(c *createGroupCommand) bool {
-	if g.Answers != c.Answers || g.Members != c.Members || g.MinISR != c.MinISR || g.SegmentSize != c.SegmentSize {
+	if g.Answers != c.Answers || g.Members != c.Members || g.MinISR != c.MinISR || g.SegmentSize != c.SegmentSize || g.Async != c.Async {
 		return false
 	}
 	return slices.EqualFunc(g.Replicas, c.Nodes, func(r replicaEntry, n ids.NodeID) bool { return r.Node == n })
@@ -319,7 +320,15 @@ func (g *groupEntry) describe() string {
 	for _, r := range g.Replicas {
 		nodes = append(nodes, string(r.Node))
 	}
-	return fmt.Sprintf("mode %d-%d on %s, min ISR %d, segments of %d bytes", g.Answers, g.Members, strings.Join(nodes, ","), g.MinISR, g.SegmentSize)
+	return fmt.Sprintf("mode %d-%d on %s, min ISR %d, segments of %d bytes, flush %s", g.Answers, g.Members, strings.Join(nodes, ","), g.MinISR, g.SegmentSize, g.flush())
+}
+
+// flush names when a replica acknowledges, as operators write it.
+func (g *groupEntry) flush() string {
+	if g.Async {
+		return "async"
+	}
+	return "sync"
 }
 
 // validAddress tells whether a may be stored and told to others: host:port of at most 255 visible ASCII characters.

@@ -298,6 +298,7 @@ func (c *calls) CreateGroup(ctx context.Context, req *pb.CreateGroupRequest) (*p
 		Members:     int(req.GetMembers()),
 		MinISR:      int(req.GetMinIsr()),
 		SegmentSize: req.GetSegmentSize(),
+		Async:       req.GetAsyncFlush(),
 	}
 	for _, n := range req.GetNodes() {
 		cmd.Nodes = append(cmd.Nodes, ids.NodeID(n))

@@ -83,12 +83,20 @@ type createGroupCommand struct {
 	Nodes       []ids.NodeID `json:"nodes"`
 	MinISR      int          `json:"minISR"`
 	SegmentSize int64        `json:"segmentSize"`
+	Async       bool         `json:"async,omitempty"` // replicas acknowledge before they sync
 }
 
 func (*foundCommand) commandType() byte       { return typeFound }
 func (*registerCommand) commandType() byte    { return typeRegister }
 func (*reportCommand) commandType() byte      { return typeReport }
 func (*createGroupCommand) commandType() byte { return typeCreateGroup }
+
+func (c *createGroupCommand) needs() (Level, string) {
+	if c.Async {
+		return 2, "asynchronous flush"
+	}
+	return 1, ""
+}
 
 // UnknownCommandError stops a member that meets a command it does not know: a newer version wrote it.
 type UnknownCommandError struct{ Version, Type byte }

@@ -343,8 +343,10 @@ func (g *groupEntry) masterGone(v *groupView) bool {
 func (g *groupEntry) waits(v *groupView, set voterSet) string {
 	var missing []string
 	for _, id := range set {
-		if !v.fresh(id) {
-			missing = append(missing, fmt.Sprintf("replica %d on node %s", id, g.replica(id).Node))
+		if r := g.replica(id); r.Lost != "" {
+			missing = append(missing, fmt.Sprintf("replica %d on node %s, which is lost for ever (%s)", id, r.Node, r.Lost))
+		} else if !v.fresh(id) {
+			missing = append(missing, fmt.Sprintf("replica %d on node %s", id, r.Node))
 		}
 	}
 	return fmt.Sprintf("%d of the voters %v are needed to elect a master; not there: %v", majority(len(set)), set, missing)

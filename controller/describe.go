@@ -107,6 +107,7 @@ func (s *State) wantedReplica(g *groupEntry, r *replicaEntry) *pb.WantedReplica 
 		Answers:         uint32(g.Answers),
 		MinIsr:          uint32(g.MinISR),
 		Incarnation:     r.Incarnation.bytes(),
+		AsyncFlush:      g.Async,
 	}
 	for i := range g.Replicas {
 		if o := &g.Replicas[i]; o.ID != r.ID {
@@ -137,6 +138,7 @@ func (s *State) describe(g *groupEntry, nodes nodeViews) *pb.Group {
 		Members:       uint32(g.Members),
 		MinIsr:        uint32(g.MinISR),
 		SegmentSize:   g.SegmentSize,
+		AsyncFlush:    g.Async,
 		PreferredNode: string(g.Replicas[0].Node),
 		Epoch:         uint32(g.Epoch),
 		EpochRecord:   g.Record.bytes(),

@@ -83,6 +83,7 @@ type groupEntry struct {
 	Members     int            `json:"members"` // M
 	MinISR      int            `json:"minISR"`
 	SegmentSize int64          `json:"segmentSize"`
+	Async       bool           `json:"async,omitempty"`  // replicas acknowledge before they sync
 	Replicas    []replicaEntry `json:"replicas"`         // by slot; the first is on the preferred node
 	Epoch       ids.Epoch      `json:"epoch"`            // 0: pending
 	Record      *issuedRecord  `json:"record,omitempty"` // nil: pending

@@ -9,7 +9,8 @@
 //  1. A frame that Apply was called with is on a majority of the epoch's voters, each after a sync, and is never taken back.
 //  2. A token of Form is settled exactly once: by Acked at or above its index, or by Abandon.
 //  3. No vote and no acknowledgement leaves before what it depends on is durable here: entries after a sync, term, vote and
-//     epoch record after both slots of the meta file are synced.
+//     epoch record after both slots of the meta file are synced. Entries of a log with commitlog.Options.Async are
+//     acknowledged when they are written; a replica that may have lost some of them is lost.
 //  4. A replica joins an epoch by writing its record and the floor of its terms durably, and steps no message of that epoch
 //     before (seal and gate).
 //  5. A hand-over of the mastership, Transfer, ends what was formed before it begins: no token of it ends as unknown.

@@ -11,7 +11,7 @@ import (
 )
 
 // Group is one running replica: a Replica with its goroutines. They are three: the loop, the writer of the log, and one that
-// fills the log's space ahead of the writer. Close ends them all.
+// fills the log's space ahead of the writer; a log that flushes asynchronously has one more, which syncs it. Close ends them all.
 type Group struct {
 	cfg    Config
 	r      *Replica // of the loop alone
@@ -27,6 +27,10 @@ type Group struct {
 
 	queue jobQueue
 	fill  chan struct{}
+
+	flush    chan struct{} // something is written and not durable
+	flushNow chan struct{} // much of it is
+	flusher  sync.WaitGroup
 
 	stop   chan struct{} // ends the loop
 	killed atomic.Bool
@@ -64,13 +68,17 @@ func Start(cfg Config) (*Group, error) {
 		wake:  make(chan struct{}, 1),
 		queue: jobQueue{wake: make(chan struct{}, 1)},
 		fill:  make(chan struct{}, 1),
-		stop:  make(chan struct{}), loop: make(chan struct{}), writer: make(chan struct{}), filler: make(chan struct{}),
+		flush: make(chan struct{}, 1), flushNow: make(chan struct{}, 1),
+		stop: make(chan struct{}), loop: make(chan struct{}), writer: make(chan struct{}), filler: make(chan struct{}),
 	}
 	s := r.Status()
 	g.status.Store(&s)
 	go g.run()
 	go g.write(w)
 	go g.fillAhead()
+	if g.cfg.Log.Async() {
+		g.flusher.Go(g.syncBehind)
+	}
 	signal(g.fill)
 	return g, nil
 }
@@ -101,6 +109,7 @@ func (g *Group) end() {
 	<-g.loop
 	<-g.writer
 	<-g.filler
+	g.flusher.Wait()
 }
 
 // Receive takes an envelope from the transport. It never blocks; what is above Limits.Inbox is dropped.

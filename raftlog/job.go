@@ -10,7 +10,7 @@ import (
 )
 
 // Job is work for the one writer of a log. Jobs are written in the order in which turns gave them out; several may share one
-// sync. A job is completed when all of it is durable.
+// sync. A job is completed when all of it is durable, but for the frames of a log with commitlog.Options.Async: those are written.
 type Job struct {
 	First  ids.Index         // of Frames[0]; when the log has this entry already, it and all after it are removed first
 	Frames []commitlog.Frame // consecutive, to append
@@ -45,7 +45,8 @@ func NewWriter(log *commitlog.Log) (*Writer, error) {
 }
 
 // Write makes jobs durable. After an error it must not be called again: the log is poisoned. Their frames share syncs where that
-// pays; in live traffic one frame is in flight, and has a sync to itself.
+// pays; in live traffic one frame is in flight, and has a sync to itself. The frames of a log with commitlog.Options.Async are only
+// written, up to maxUnsynced of them: SyncBehind does the rest. Votes, terms and records are durable in any case.
 func (w *Writer) Write(jobs []*Job) error {
 	var owner *Owner
 	commit := w.owner.Commit
@@ -98,29 +99,35 @@ const (
 	maxBatchBytes = 4 << 20 // of one batch, or one frame: as much may have to be fetched again after a power cut
 )
 
+// maxUnsynced bounds the bytes of frames that are acknowledged and not durable: above it Write syncs. The loop that syncs behind the
+// writer keeps well below.
+const maxUnsynced = 32 << 20
+
 // store appends and syncs frames.
 func (w *Writer) store(frames []commitlog.Frame) error {
 	for len(frames) > 0 {
-		n := batchOf(frames)
+		n := batchOf(frames, w.log.Async())
 		if err := w.log.Append(frames[:n]); err != nil {
 			return err
 		}
-		if err := w.log.Sync(); err != nil {
-			return err
+		if !w.log.Async() || w.log.Unsynced() > maxUnsynced {
+			if err := w.log.Sync(); err != nil {
+				return err
+			}
 		}
 		frames = frames[n:]
 	}
 	return nil
 }
 
-// batchOf tells how many of the first frames are appended with one sync.
-func batchOf(frames []commitlog.Frame) int {
+// batchOf tells how many of the first frames are appended at once.
+func batchOf(frames []commitlog.Frame, async bool) int {
 	n, bytes := 0, 0
 	for n < len(frames) && (n == 0 || bytes+len(frames[n]) <= maxBatchBytes) {
 		bytes += len(frames[n])
 		n++
 	}
-	if n < minBatch {
+	if n < minBatch && !async {
 		return 1
 	}
 	return n

@@ -173,6 +173,7 @@ func OpenReplica(cfg Config) (*Replica, error) {
 	r.commit = min(max(r.owner.Commit, r.applied), r.tail.Index)
 	if r.applied > r.tail.Index {
 		r.park(fmt.Sprintf("the log ends at entry %d, below entry %d that its state machine has applied: a lost tail", r.tail.Index, r.applied), nil)
+		r.parked.Lost = true
 		return r, nil
 	}
 	if err := r.log.Poisoned(); err != nil {
@@ -333,6 +334,10 @@ func (r *Replica) park(reason string, err error) {
 	}
 	r.parked = &ParkedError{Reason: reason, Err: err}
 	r.offer = nil
+	if p := r.log.Poisoned(); r.log.Async() && p != nil && p.(*commitlog.PoisonedError).Sync() {
+		// What it acknowledged may be lost, and can still be read: a later start would see nothing.
+		r.parked.Reason, r.parked.Lost = reason+", and what was acknowledged and not synced may be lost", true
+	}
 	r.rn, r.lead, r.leading = nil, 0, false
 	r.seal = seal{}
 	r.forgetFlows()

@@ -11,6 +11,12 @@ const (
 	checkpointIdle  = 100 * time.Millisecond // after so long without a write
 )
 
+// When a log that flushes asynchronously is synced behind its writer: after the first frame that is not durable, or after so many bytes.
+const (
+	flushAfter = 100 * time.Millisecond
+	flushBytes = 8 << 20
+)
+
 // fillBytes is after how many bytes of frames the space ahead is looked at again: half of what one step of it prepares.
 const fillBytes = 512 << 10
 
@@ -98,6 +104,12 @@ func (g *Group) write(w *Writer) {
 				g.cfg.Written(took)
 			}
 			dirty = true
+			if unsynced := g.cfg.Log.Unsynced(); unsynced > 0 {
+				signal(g.flush)
+				if unsynced >= flushBytes {
+					signal(g.flushNow)
+				}
+			}
 			if eaten >= fillBytes {
 				eaten = 0
 				signal(g.fill)
@@ -130,6 +142,30 @@ func (g *Group) complete(jobs []*Job, err error) {
 	g.in.done = append(g.in.done, completion{jobs, err})
 	g.mu.Unlock()
 	signal(g.wake)
+}
+
+// syncBehind makes durable what the writer has written, when it does not do so itself.
+func (g *Group) syncBehind() {
+	wait := time.NewTimer(time.Hour)
+	defer wait.Stop()
+	for {
+		select {
+		case <-g.loop:
+			return
+		case <-g.flush:
+		}
+		wait.Reset(flushAfter)
+		select {
+		case <-g.loop:
+			return
+		case <-g.flushNow:
+		case <-wait.C:
+		}
+		if err := g.cfg.Log.SyncBehind(); err != nil {
+			g.complete(nil, err) // it is poisoned
+			return
+		}
+	}
 }
 
 // fillAhead keeps zeros ahead of the writer.

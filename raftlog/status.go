@@ -21,7 +21,7 @@ type Status struct {
 	Applied ids.Index
 	Last    ids.Index          // last entry, durable or not
 	End     ids.PhysicalOffset // aligned end of the last frame
-	Synced  ids.Index          // last durable entry here
+	Synced  ids.Index          // last durable entry here; less than what it acknowledges when its log flushes asynchronously
 
 	// Activated tells that this master has applied an entry it created in this epoch: what the controller waits for.
 	Activated bool
@@ -72,7 +72,7 @@ func (r *Replica) Status() Status {
 func (r *Replica) snapshot() Status {
 	s := Status{
 		Replica: r.cfg.Replica, Role: r.role.Kind, Term: r.owner.Term, Master: r.lead, Epoch: r.record.Epoch, Hash: r.hash,
-		Commit: r.commit, Applied: r.applied, Last: r.tail.Index, End: r.tail.Offset, Synced: r.synced,
+		Commit: r.commit, Applied: r.applied, Last: r.tail.Index, End: r.tail.Offset, Synced: r.durable(),
 		Poisoned: r.log.Poisoned(), Leaving: r.leaving,
 	}
 	if m := r.members[r.lead]; m != nil {
@@ -89,6 +89,15 @@ func (r *Replica) snapshot() Status {
 		s.Parked = r.idle
 	}
 	return s
+}
+
+// durable is the last entry that is durable here.
+func (r *Replica) durable() ids.Index {
+	if !r.log.Async() {
+		return r.synced
+	}
+	synced, _ := r.log.Synced()
+	return min(r.synced, synced)
 }
 
 // memberStatus adds the members' figures.

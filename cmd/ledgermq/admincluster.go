@@ -53,6 +53,7 @@ type groupView struct {
 	Mode        string        `json:"mode"`
 	MinISR      uint32        `json:"minISR"`
 	SegmentSize int64         `json:"segmentSize"`
+	Flush       string        `json:"flush"` // sync, async: when a replica acknowledges
 	Epoch       uint32        `json:"epoch"`
 	ActiveEpoch uint32        `json:"activeEpoch"`     // last epoch in which a master was elected; below epoch while a change is under way
 	Stuck       string        `json:"stuck,omitempty"` // why no master can be elected
@@ -102,7 +103,7 @@ type replicaView struct {
 func viewGroup(g *pb.Group) groupView {
 	v := groupView{
 		Name: g.GetName(), Mode: fmt.Sprintf("%d-%d", g.GetAnswers(), g.GetMembers()), MinISR: g.GetMinIsr(),
-		SegmentSize: g.GetSegmentSize(), Epoch: g.GetEpoch(), ActiveEpoch: g.GetActiveEpoch(), Stuck: g.GetStuck(), Changes: viewEpochs(g), WaitingFor: g.GetWaitingFor(), ID: uuidText(g.GetGroupId()),
+		SegmentSize: g.GetSegmentSize(), Flush: flushName(g.GetAsyncFlush()), Epoch: g.GetEpoch(), ActiveEpoch: g.GetActiveEpoch(), Stuck: g.GetStuck(), Changes: viewEpochs(g), WaitingFor: g.GetWaitingFor(), ID: uuidText(g.GetGroupId()),
 	}
 	master := g.GetMaster()
 	if master != nil {
@@ -168,6 +169,9 @@ func viewGroup(g *pb.Group) groupView {
 	}
 	if v.State == "degraded" || v.State == "no master" {
 		v.Notes = append([]string{fmt.Sprintf("%s of %d alive", countOf(voters, "voter"), countVoters(g))}, v.Notes...)
+	}
+	if g.GetAsyncFlush() {
+		v.Notes = append(v.Notes, "asynchronous flush: an OK is given before a disk has the message; voters that lose power at once lose the last moment")
 	}
 	return v
 }
@@ -379,6 +383,7 @@ func (t *tool) adminGroup() *cli.Command {
 					&cli.StringFlag{Name: "on", Usage: "the nodes, `n1,n2,…`, M of them; the first one becomes master"},
 					&cli.IntFlag{Name: "min-isr", Usage: "never fewer in-sync replicas than this; 0: by mode"},
 					&cli.Int64Flag{Name: "segment-size", Usage: "size of a commit-log segment in `BYTES`, a power of two; 0: 1 GiB"},
+					flushFlag(),
 				),
 				Action: t.admin(1, 1, "the group's name", t.createBrokerGroup),
 			},
@@ -425,6 +430,28 @@ func (t *tool) adminGroup() *cli.Command {
 	}
 }
 
+// flushFlag is the one of commands that make groups.
+func flushFlag() cli.Flag {
+	return &cli.StringFlag{Name: "flush", Value: "sync", Usage: "when a replica acknowledges: sync, after its disk has it; async, before: machines that lose power lose the last moment"}
+}
+
+func parseFlush(value string) (async bool, err error) {
+	switch value {
+	case "sync":
+		return false, nil
+	case "async":
+		return true, nil
+	}
+	return false, usagef("--flush %q: use sync or async", value)
+}
+
+func flushName(async bool) string {
+	if async {
+		return "async"
+	}
+	return "sync"
+}
+
 func (t *tool) showGroup(c *cli.Context, g *pb.Group) error {
 	v := viewGroup(g)
 	return t.show(c, v, func(w *tabwriter.Writer) {
@@ -463,6 +490,10 @@ func (t *tool) createBrokerGroup(ctx context.Context, c *cli.Context, cl *client
 	if c.Int("min-isr") < 0 {
 		return usagef("--min-isr %d is negative", c.Int("min-isr"))
 	}
+	async, err := parseFlush(c.String("flush"))
+	if err != nil {
+		return err
+	}
 	ctl, err := newControllers(ctx, c, cl)
 	if err != nil {
 		return err
@@ -470,7 +501,7 @@ func (t *tool) createBrokerGroup(ctx context.Context, c *cli.Context, cl *client
 	defer ctl.Close()
 	_, err = ctl.CreateGroup(ctx, &pb.CreateGroupRequest{
 		Name: c.Args().First(), Answers: uint32(answers), Members: uint32(members), Nodes: nodes,
-		MinIsr: uint32(c.Int("min-isr")), SegmentSize: c.Int64("segment-size"),
+		MinIsr: uint32(c.Int("min-isr")), SegmentSize: c.Int64("segment-size"), AsyncFlush: async,
 	})
 	if err != nil {
 		return err

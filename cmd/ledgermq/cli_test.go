@@ -55,8 +55,8 @@ func TestBadInput(t *testing.T) {
 		{[]string{"admin"}, 2, "which command"},
 		{[]string{"dev", "--nodes", "many"}, 2, "invalid value"},
 		{[]string{"dev", "--wheels", "4"}, 2, "wheels"},
-		{[]string{"dev", "--flush", "async"}, 2, "--flush async is not there yet"},
-		{[]string{"dev", "--flush", "never"}, 2, `--flush "never": use sync`},
+		{[]string{"dev", "--flush", "never"}, 2, `--flush "never": use sync or async`},
+		{[]string{"admin", "group", "create", "g9", "--on", "a,b,c", "--flush", "never"}, 2, `--flush "never": use sync or async`},
 		{[]string{"dev", "--mode", "3-2"}, 2, "want A-M"},
 		{[]string{"dev", "--mode", "2-4"}, 2, "needs 4 nodes"},
 		{[]string{"dev", "--nodes", "0"}, 2, "--nodes 0: use 1 to"},
@@ -159,14 +159,14 @@ func TestFlagsAfterArguments(t *testing.T) {
 // and that a section goes before the top of the file.
 func TestSettingsOrder(t *testing.T) { // not parallel: it sets environment variables
 	file := filepath.Join(t.TempDir(), "ledgermq.yaml")
-	text := "log-level: debug\nnamesrv: [\"a:1\", \"b:2\"]\nid: nobody\nbroker:\n  id: n7\n  flush: sync\n  auto-create-topic: false\n"
+	text := "log-level: debug\nnamesrv: [\"a:1\", \"b:2\"]\nid: nobody\nbroker:\n  id: n7\n  cluster-name: filed\n  auto-create-topic: false\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("LEDGERMQ_DATA", "/from/env")
-	t.Setenv("LEDGERMQ_FLUSH", "env")
+	t.Setenv("LEDGERMQ_CLUSTER_NAME", "env")
 	t.Setenv("LEDGERMQ_CONFIG", file)
-	code, out, stderr := runTool(t, "config", "broker", "--flush", "flag", "--secret", "hush")
+	code, out, stderr := runTool(t, "config", "broker", "--cluster-name", "flag", "--secret", "hush")
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
@@ -177,7 +177,7 @@ func TestSettingsOrder(t *testing.T) { // not parallel: it sets environment vari
 		}
 	}
 	for name, want := range map[string]string{
-		"id": "n7 file " + file, "data": "/from/env environment LEDGERMQ_DATA", "flush": "flag flag",
+		"id": "n7 file " + file, "data": "/from/env environment LEDGERMQ_DATA", "cluster-name": "flag flag",
 		"log-level": "debug file " + file, "namesrv": "a:1,b:2 file " + file, "auto-create-topic": "false file " + file,
 		"log-format": "auto default", "secret": "(hidden) flag",
 	} {

@@ -29,7 +29,7 @@ func (t *tool) devCommand() *cli.Command {
 		&cli.IntFlag{Name: "groups", Value: 3, Usage: "broker groups; each has its first replica on another node"},
 		&cli.StringFlag{Name: "mode", Value: "2-3", Usage: "`A-M`: M replicas, a send is answered when A of them have it"},
 		&cli.IntFlag{Name: "min-isr", Usage: "never fewer in-sync replicas than this; 0: by mode"},
-		&cli.StringFlag{Name: "flush", Value: "sync", Usage: "when a replica acknowledges: sync, after the disk has it"},
+		flushFlag(),
 		&cli.Int64Flag{Name: "segment-size", Value: 64 << 20, Usage: "size of a commit-log segment in `BYTES`, a power of two"},
 		&cli.IntFlag{Name: "controller-count", Value: 1, Usage: "controllers, 1 or 3"},
 		&cli.IntFlag{Name: "namesrv-count", Value: 1, Usage: "name servers"},
@@ -57,7 +57,8 @@ func (t *tool) devCommand() *cli.Command {
 
 // dev runs the cluster until the context ends.
 func (t *tool) dev(c *cli.Context) error {
-	if err := checkFlush("flush", c.String("flush")); err != nil {
+	async, err := parseFlush(c.String("flush"))
+	if err != nil {
 		return err
 	}
 	if c.IsSet("port-base") && (c.Int("port-base") < 1 || c.Int("port-base") > 65535) {
@@ -66,7 +67,7 @@ func (t *tool) dev(c *cli.Context) error {
 	plan := devPlan{
 		PortBase: c.Int("port-base"), Nodes: c.Int("nodes"), Groups: c.Int("groups"),
 		Controllers: c.Int("controller-count"), Namesrvs: c.Int("namesrv-count"),
-		Mode: c.String("mode"), MinISR: c.Int("min-isr"), SegmentSize: c.Int64("segment-size"),
+		Mode: c.String("mode"), MinISR: c.Int("min-isr"), SegmentSize: c.Int64("segment-size"), Async: async,
 	}
 	for _, flag := range autoCreateFlags {
 		plan.setCreates(flag, c.Bool(flag))
@@ -80,7 +81,7 @@ func (t *tool) dev(c *cli.Context) error {
 		temporary = true
 		defer os.RemoveAll(dir)
 	}
-	dir, err := filepath.Abs(dir)
+	dir, err = filepath.Abs(dir)
 	if err != nil {
 		return err
 	}
@@ -240,7 +241,7 @@ func (t *tool) bringUp(ctx context.Context, w devWorld, plan devPlan) ([]*pb.Gro
 	for k := 1; k <= plan.Groups; k++ {
 		req := &pb.CreateGroupRequest{
 			Name: fmt.Sprintf("g%d", k), Answers: uint32(answers), Members: uint32(members), Nodes: plan.groupNodes(k),
-			MinIsr: uint32(plan.MinISR), SegmentSize: plan.SegmentSize,
+			MinIsr: uint32(plan.MinISR), SegmentSize: plan.SegmentSize, AsyncFlush: plan.Async,
 		}
 		if err := createGroup(ctx, ctl, req); err != nil {
 			return nil, why(err)

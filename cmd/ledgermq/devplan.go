@@ -30,6 +30,7 @@ type devPlan struct {
 	Mode        string      `json:"mode"`
 	MinISR      int         `json:"minISR"` // 0: by mode
 	SegmentSize int64       `json:"segmentSize"`
+	Async       bool        `json:"async,omitempty"` // groups flush asynchronously
 	Extra       []string    `json:"extra,omitempty"` // flags that every broker gets: each of autoCreateFlags that is false
 	Members     []devMember `json:"members"`
 }
@@ -271,6 +272,7 @@ func (p *devPlan) settle(dir string, isSet func(flag string) bool) error {
 		{"mode", p.Mode, old.Mode, func() { p.Mode = old.Mode }},
 		{"min-isr", p.MinISR, old.MinISR, func() { p.MinISR = old.MinISR }},
 		{"segment-size", p.SegmentSize, old.SegmentSize, func() { p.SegmentSize = old.SegmentSize }},
+		{"flush", flushName(p.Async), flushName(old.Async), func() { p.Async = old.Async }},
 		{"controller-count", p.Controllers, old.Controllers, func() { p.Controllers = old.Controllers }},
 		{"namesrv-count", p.Namesrvs, old.Namesrvs, func() { p.Namesrvs = old.Namesrvs }},
 	}

@@ -71,7 +71,6 @@ func brokerFlags(prefix string) []cli.Flag {
 		&cli.StringFlag{Name: prefix + "peer-listen", Value: "127.0.0.1:10950", Usage: "`HOST:PORT` for replication"},
 		&cli.StringFlag{Name: prefix + "peer-advertise", Usage: "`HOST[:PORT]` that other nodes dial; default: the listening one"},
 		&cli.StringFlag{Name: prefix + "cluster-name", Value: "DefaultCluster", Usage: "RocketMQ's cluster `NAME`"},
-		&cli.StringFlag{Name: prefix + "flush", Value: "sync", Usage: "when a replica acknowledges: sync, after the disk has it"},
 		&cli.BoolFlag{Name: prefix + "auto-create-topic", Value: true, Usage: "a first send creates its topic"},
 		&cli.BoolFlag{Name: prefix + "auto-create-group", Value: true, Usage: "a first heartbeat creates its consumer group"},
 		&cli.DurationFlag{Name: prefix + "drain", Value: 35 * time.Second, Usage: "how long SIGTERM lets requests be forwarded to new masters; stock clients look every 30 s"},
@@ -226,7 +225,7 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 				NoCreateTopic: !c.Bool(pre + "auto-create-topic"), NoCreateGroup: !c.Bool(pre + "auto-create-group"),
 				RetentionAge: c.Duration(pre + "retention-age"), RetentionBytes: c.Int64(pre + "retention-bytes"),
 			}
-			if err := checkBroker(pre, f, c.String(pre+"flush")); err != nil {
+			if err := checkBroker(pre, f); err != nil {
 				return err
 			}
 			if drain = c.Duration(pre + "drain"); drain < 0 {
@@ -253,7 +252,7 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 	return err
 }
 
-func checkBroker(prefix string, f brokerConfig, flush string) error {
+func checkBroker(prefix string, f brokerConfig) error {
 	if f.ID == "" {
 		return usagef("no node id: give one with --%sid, for instance n1", prefix)
 	}
@@ -263,17 +262,7 @@ func checkBroker(prefix string, f brokerConfig, flush string) error {
 	if len(f.Namesrv) == 0 {
 		return usagef("no name server: give its address with --namesrv HOST:PORT")
 	}
-	return checkFlush(prefix+"flush", flush)
-}
-
-func checkFlush(flag, value string) error {
-	switch value {
-	case "sync":
-		return nil
-	case "async":
-		return usagef("--%s async is not there yet: a replica that may lose its tail needs a way to give up its identity; use sync", flag)
-	}
-	return usagef("--%s %q: use sync", flag, value)
+	return nil
 }
 
 func firstNonEmpty(values ...string) string {

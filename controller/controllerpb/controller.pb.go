@@ -1003,6 +1003,7 @@ type WantedReplica struct {
 	MinIsr          uint32                 `protobuf:"varint,17,opt,name=min_isr,json=minIsr,proto3" json:"min_isr,omitempty"`
 	HandOverTo      uint64                 `protobuf:"varint,18,opt,name=hand_over_to,json=handOverTo,proto3" json:"hand_over_to,omitempty"` // not 0: hand the mastership to this replica now, once, if this one is master in hand_over_term
 	HandOverTerm    uint64                 `protobuf:"varint,19,opt,name=hand_over_term,json=handOverTerm,proto3" json:"hand_over_term,omitempty"`
+	AsyncFlush      bool                   `protobuf:"varint,20,opt,name=async_flush,json=asyncFlush,proto3" json:"async_flush,omitempty"` // the group acknowledges before it syncs; fixed when the group is made
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1170,6 +1171,13 @@ func (x *WantedReplica) GetHandOverTerm() uint64 {
 	return 0
 }
 
+func (x *WantedReplica) GetAsyncFlush() bool {
+	if x != nil {
+		return x.AsyncFlush
+	}
+	return false
+}
+
 // GroupReplica says where another replica of the group is.
 type GroupReplica struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1255,6 +1263,7 @@ type CreateGroupRequest struct {
 	Nodes         []string               `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`                                 // M node ids; slot i+1 is on nodes[i], the first is the preferred master
 	MinIsr        uint32                 `protobuf:"varint,5,opt,name=min_isr,json=minIsr,proto3" json:"min_isr,omitempty"`                // 0: the default, A if M > A, else A-1 and at least 1
 	SegmentSize   int64                  `protobuf:"varint,6,opt,name=segment_size,json=segmentSize,proto3" json:"segment_size,omitempty"` // bytes, a power of two from 16 MiB to 4 GiB; 0: 1 GiB
+	AsyncFlush    bool                   `protobuf:"varint,7,opt,name=async_flush,json=asyncFlush,proto3" json:"async_flush,omitempty"`    // a replica acknowledges before its disk has what it acknowledges
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1329,6 +1338,13 @@ func (x *CreateGroupRequest) GetSegmentSize() int64 {
 		return x.SegmentSize
 	}
 	return 0
+}
+
+func (x *CreateGroupRequest) GetAsyncFlush() bool {
+	if x != nil {
+		return x.AsyncFlush
+	}
+	return false
 }
 
 type ElectRequest struct {
@@ -1470,6 +1486,7 @@ type Group struct {
 	Changes       []*Change              `protobuf:"bytes,15,rep,name=changes,proto3" json:"changes,omitempty"`                             // the last changes of membership, oldest first
 	Stuck         string                 `protobuf:"bytes,16,opt,name=stuck,proto3" json:"stuck,omitempty"`                                 // why it has no master and none can be elected; empty: it has one, or will soon
 	ModeVoters    uint32                 `protobuf:"varint,17,opt,name=mode_voters,json=modeVoters,proto3" json:"mode_voters,omitempty"`    // how many replicas vote when all are well
+	AsyncFlush    bool                   `protobuf:"varint,18,opt,name=async_flush,json=asyncFlush,proto3" json:"async_flush,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1621,6 +1638,13 @@ func (x *Group) GetModeVoters() uint32 {
 		return x.ModeVoters
 	}
 	return 0
+}
+
+func (x *Group) GetAsyncFlush() bool {
+	if x != nil {
+		return x.AsyncFlush
+	}
+	return false
 }
 
 // Change is one epoch and why it was issued.
@@ -2967,7 +2991,7 @@ const file_controller_proto_rawDesc = "" +
 	"\x0eleader_address\x18\x03 \x01(\tR\rleaderAddress\x12A\n" +
 	"\breplicas\x18\x04 \x03(\v2%.ledgermq.controller.v1.WantedReplicaR\breplicas\x12@\n" +
 	"\vcontrollers\x18\x05 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\vcontrollers\x12\x14\n" +
-	"\x05level\x18\x06 \x01(\rR\x05level\"\xed\x04\n" +
+	"\x05level\x18\x06 \x01(\rR\x05level\"\x8e\x05\n" +
 	"\rWantedReplica\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -2992,21 +3016,25 @@ const file_controller_proto_rawDesc = "" +
 	"\amin_isr\x18\x11 \x01(\rR\x06minIsr\x12 \n" +
 	"\fhand_over_to\x18\x12 \x01(\x04R\n" +
 	"handOverTo\x12$\n" +
-	"\x0ehand_over_term\x18\x13 \x01(\x04R\fhandOverTerm\"\xa4\x01\n" +
+	"\x0ehand_over_term\x18\x13 \x01(\x04R\fhandOverTerm\x12\x1f\n" +
+	"\vasync_flush\x18\x14 \x01(\bR\n" +
+	"asyncFlush\"\xa4\x01\n" +
 	"\fGroupReplica\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x12\n" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x17\n" +
 	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12!\n" +
 	"\fpeer_address\x18\x04 \x01(\tR\vpeerAddress\x12%\n" +
-	"\x0eclient_address\x18\x05 \x01(\tR\rclientAddress\"\xae\x01\n" +
+	"\x0eclient_address\x18\x05 \x01(\tR\rclientAddress\"\xcf\x01\n" +
 	"\x12CreateGroupRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aanswers\x18\x02 \x01(\rR\aanswers\x12\x18\n" +
 	"\amembers\x18\x03 \x01(\rR\amembers\x12\x14\n" +
 	"\x05nodes\x18\x04 \x03(\tR\x05nodes\x12\x17\n" +
 	"\amin_isr\x18\x05 \x01(\rR\x06minIsr\x12!\n" +
-	"\fsegment_size\x18\x06 \x01(\x03R\vsegmentSize\"=\n" +
+	"\fsegment_size\x18\x06 \x01(\x03R\vsegmentSize\x12\x1f\n" +
+	"\vasync_flush\x18\a \x01(\bR\n" +
+	"asyncFlush\"=\n" +
 	"\fElectRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\"}\n" +
@@ -3015,7 +3043,7 @@ const file_controller_proto_rawDesc = "" +
 	"\n" +
 	"replica_id\x18\x02 \x01(\x04R\treplicaId\x12\x17\n" +
 	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xea\x04\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x8b\x05\n" +
 	"\x05Group\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\bgroup_id\x18\x02 \x01(\fR\agroupId\x128\n" +
@@ -3036,7 +3064,9 @@ const file_controller_proto_rawDesc = "" +
 	"\achanges\x18\x0f \x03(\v2\x1e.ledgermq.controller.v1.ChangeR\achanges\x12\x14\n" +
 	"\x05stuck\x18\x10 \x01(\tR\x05stuck\x12\x1f\n" +
 	"\vmode_voters\x18\x11 \x01(\rR\n" +
-	"modeVoters\"f\n" +
+	"modeVoters\x12\x1f\n" +
+	"\vasync_flush\x18\x12 \x01(\bR\n" +
+	"asyncFlush\"f\n" +
 	"\x06Change\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x16\n" +
 	"\x06voters\x18\x02 \x03(\x04R\x06voters\x12\x16\n" +
