@@ -27,6 +27,7 @@ type Options struct {
 	MinISR int    // default: by mode
 	Args   []string
 	Env    []string // more environment, name=value
+	Binary string   // default: the one that Binary builds
 	// Ready bounds the wait until the cluster serves. Default 60 s, which is long because many tests may share two cores.
 	Ready time.Duration
 }
@@ -61,9 +62,12 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Ready == 0 {
 		o.Ready = 60 * time.Second
 	}
-	bin, err := Binary()
-	if err != nil {
-		return nil, err
+	bin := o.Binary
+	if bin == "" {
+		var err error
+		if bin, err = Binary(); err != nil {
+			return nil, err
+		}
 	}
 	base, err := PortBase()
 	if err != nil {
@@ -236,12 +240,17 @@ func Run(ctx context.Context, env []string, args ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return RunBinary(ctx, bin, env, args...)
+}
+
+// RunBinary is Run with another binary.
+func RunBinary(ctx context.Context, bin string, env []string, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, &stdout, &stderr
 	// dev start leaves a process behind that may hold the pipes: do not wait for it.
 	cmd.WaitDelay = time.Second
-	err = cmd.Run()
+	err := cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		return stdout.String(), &ExitError{Args: args, Code: exit.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}

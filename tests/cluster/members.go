@@ -145,6 +145,12 @@ func (c *Cluster) Resume(id string) error {
 	return err
 }
 
+// RestartWith is Restart with another binary, of which the member is a process then.
+func (c *Cluster) RestartWith(ctx context.Context, bin, id string) error {
+	_, err := RunBinary(ctx, bin, c.env, "dev", "start", id, "--data", c.Dir)
+	return err
+}
+
 // Restart starts a member that has ended, with `ledgermq dev start`, which returns when it serves.
 func (c *Cluster) Restart(ctx context.Context, id string) error {
 	_, err := c.Run(ctx, "dev", "start", id, "--data", c.Dir)
