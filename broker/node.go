@@ -70,6 +70,7 @@ type hosted struct {
 	file    replicaFile
 	parked  string   // why it did not open; "" otherwise
 	closing bool     // a parked replica is being closed
+	told    bool     // the report of what an unclean election removed of it was written, or cannot be
 	missing bool     // the controller knows the replica, but its folder is gone
 	opening bool     // a goroutine works on it
 	r       *Replica // nil until open

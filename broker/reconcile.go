@@ -233,6 +233,10 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 		n.retire(id, h, w)
 		return // the next heartbeat finds no folder, and makes one
 	}
+	if h != nil && w.Retired && uncleanOf(w.Unclean, h.file.Replica) != nil {
+		n.retire(id, h, w)
+		return
+	}
 	if h == nil {
 		if h = n.firstSight(cluster, id, w); h == nil {
 			return // tried again with the next heartbeat
@@ -274,11 +278,15 @@ func (n *Node) retire(id ids.GroupID, h *hosted, w *controllerpb.WantedReplica) 
 	n.mu.Lock()
 	r, busy := h.r, h.opening || h.closing
 	n.mu.Unlock()
+	u := uncleanOf(w.Unclean, h.file.Replica)
 	switch {
 	case r != nil:
 		n.park(r, fmt.Sprintf("replica %d follows it", w.ReplicaId))
 		return
 	case busy:
+		return
+	case u != nil && !h.told:
+		n.tellRemoved(id, h, u)
 		return
 	}
 	from := filepath.Join(n.o.Dir, "groups", id.String())
@@ -296,10 +304,32 @@ func (n *Node) retire(id ids.GroupID, h *hosted, w *controllerpb.WantedReplica) 
 		return
 	}
 	n.log.Warn().Str("group", w.GroupName).Uint64("replica", uint64(h.file.Replica)).Uint64("heir", w.ReplicaId).Str("folder", to).
-		Msg("a lost replica is followed by a new one; its folder is kept, remove it when nobody needs it")
+		Msg("a lost replica gives its place to another one; its folder is kept, remove it when nobody needs it")
 	n.mu.Lock()
 	delete(n.replicas, id)
 	n.mu.Unlock()
+}
+
+// tellRemoved writes the report of what an unclean election removed, beside the heartbeats: the log may be long. The folder is moved
+// away after that.
+func (n *Node) tellRemoved(id ids.GroupID, h *hosted, u *controllerpb.UncleanElection) {
+	n.mu.Lock()
+	h.closing = true
+	f := h.file
+	n.mu.Unlock()
+	n.wg.Go(func() {
+		dir := filepath.Join(n.o.Dir, "groups", id.String())
+		messages, err := writeRemoved(n.o, dir, f, u)
+		e := n.log.Error().Str("group", f.Group).Uint64("replica", uint64(f.Replica)).Uint32("epoch", u.Epoch)
+		if err != nil {
+			e.Err(err).Msg("what an unclean election removed of this replica cannot be listed; its folder is kept in lost/")
+		} else {
+			e.Int("messages", messages).Str("report", RemovedFile).Msg("an unclean election removed what only this replica had: its folder and a list of the messages are kept in lost/")
+		}
+		n.mu.Lock()
+		h.closing, h.told = false, true
+		n.mu.Unlock()
+	})
 }
 
 // LostFolder is the folder, in a node's data folder, that keeps the folders of replicas that were given up.

@@ -391,5 +391,7 @@ func (r *Replica) report(rep *controllerpb.ReplicaReport) {
 		last = 0
 	}
 	controller.Report(rep, st, last)
+	terms, starts := termStarts(r.clog)
+	controller.ReportTerms(rep, terms, starts)
 	rep.Starts = r.clog.Meta().Starts
 }

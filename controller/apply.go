@@ -32,6 +32,8 @@ func (s *State) Apply(c Command) error {
 		return s.applyRenew(c)
 	case *raiseLevelCommand:
 		return s.applyRaiseLevel(c)
+	case *uncleanCommand:
+		return s.applyUnclean(c)
 	}
 	panic(fmt.Sprintf("controller: no way to apply a %T", c))
 }

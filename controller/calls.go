@@ -363,6 +363,29 @@ func (c *calls) Elect(ctx context.Context, req *pb.ElectRequest) (*pb.Group, err
 	return s.group(req.GetGroup())
 }
 
+// ElectUnclean plans, or does what was planned.
+func (c *calls) ElectUnclean(ctx context.Context, req *pb.ElectUncleanRequest) (*pb.ElectUncleanResponse, error) {
+	s := c.s
+	if err := s.confirm(ctx); err != nil {
+		return nil, err
+	}
+	var resp *pb.ElectUncleanResponse
+	var cmd Command
+	var err error
+	s.readState(func(st *State) { resp, cmd, err = s.lead.Unclean(s.o.Clock(), st, req) })
+	if err == nil && req.GetEpoch() != 0 {
+		if err = s.propose(ctx, cmd); err == nil {
+			s.log.Error().Str("group", req.GetGroup()).Uint32("epoch", req.GetEpoch()+1).Uint64("replica", req.GetReplicaId()).Str("node", resp.GetNodeId()).
+				Strs("losses", resp.GetLosses()).Str("reason", req.GetReason()).Msg("UNCLEAN election: an operator lets a replica go on alone that may lack what was answered OK")
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	resp.Group, err = s.group(req.GetGroup())
+	return resp, err
+}
+
 func (c *calls) GetGroup(ctx context.Context, req *pb.GetGroupRequest) (*pb.Group, error) {
 	if err := c.s.confirm(ctx); err != nil {
 		return nil, err

@@ -402,6 +402,12 @@ func (c *Client) Upgrade(ctx context.Context) (before, now Level, err error) {
 	return Level(resp.GetBefore()), Level(resp.GetLevel()), err
 }
 
+// ElectUnclean says what it would cost to let a replica go on alone that may lack what was answered OK: with epoch 0. With the epoch
+// of that answer it does it, and returns when that is durable. Errors: ErrNotFound, ErrInvalid, ErrNotNow, ErrStale.
+func (c *Client) ElectUnclean(ctx context.Context, req *pb.ElectUncleanRequest) (*pb.ElectUncleanResponse, error) {
+	return ask(ctx, c, pb.ControllerClient.ElectUnclean, req)
+}
+
 // GetGroup returns one group, or ErrNotFound.
 func (c *Client) GetGroup(ctx context.Context, name string) (*pb.Group, error) {
 	return ask(ctx, c, pb.ControllerClient.GetGroup, &pb.GetGroupRequest{Name: name})

@@ -28,6 +28,7 @@ const (
 	typeGiveUp      = 6
 	typeRenew       = 7
 	typeRaiseLevel  = 8
+	typeUnclean     = 16
 )
 
 // requestID names one proposal of one life of a member.
@@ -146,6 +147,8 @@ func decodeCommand(b []byte) (requestID, Command, error) {
 		c = &renewCommand{}
 	case typeRaiseLevel:
 		c = &raiseLevelCommand{}
+	case typeUnclean:
+		c = &uncleanCommand{}
 	default:
 		return id, nil, &UnknownCommandError{b[0], b[1]}
 	}

@@ -39,6 +39,7 @@ type replicaView struct {
 	term     ids.Term
 	lastTerm ids.Term
 	last     ids.Index
+	terms    []termStart // the newest ones of its log, while it hears no master
 	// masterSilent is how long it has not heard a master, as a follower; closed tells that the master's connection was closed.
 	masterSilent time.Duration
 	masterClosed bool

@@ -86,7 +86,8 @@ func (s *State) givenUp(node ids.NodeID, reports []*pb.ReplicaReport) (out []*pb
 			continue
 		}
 		out = append(out, &pb.WantedReplica{GroupId: r.GetGroupId(), GroupName: g.Name, ReplicaId: r.GetReplicaId(), Incarnation: r.GetIncarnation(),
-			Lost: fmt.Sprintf("replica %d was given up: another node has its place in group %s", r.GetReplicaId(), g.Name)})
+			Lost:    fmt.Sprintf("replica %d was given up: another node has its place in group %s", r.GetReplicaId(), g.Name),
+			Retired: true, Unclean: g.uncleans()})
 	}
 	return out
 }
@@ -108,6 +109,7 @@ func (s *State) wantedReplica(g *groupEntry, r *replicaEntry) *pb.WantedReplica 
 		MinIsr:          uint32(g.MinISR),
 		Incarnation:     r.Incarnation.bytes(),
 		AsyncFlush:      g.Async,
+		Unclean:         g.uncleans(),
 	}
 	for i := range g.Replicas {
 		if o := &g.Replicas[i]; o.ID != r.ID {
@@ -145,12 +147,13 @@ func (s *State) describe(g *groupEntry, nodes nodeViews) *pb.Group {
 	}
 	out.ActiveEpoch, out.ModeVoters = uint32(g.Active), uint32(Voters(g.Answers, g.Members))
 	for _, c := range g.Changes {
-		e := &pb.Change{Epoch: uint32(c.Epoch), Reason: c.Reason, Millis: c.Millis}
+		e := &pb.Change{Epoch: uint32(c.Epoch), Reason: c.Reason, Millis: c.Millis, Unclean: c.Unclean}
 		for _, id := range c.Voters {
 			e.Voters = append(e.Voters, uint64(id))
 		}
 		out.Changes = append(out.Changes, e)
 	}
+	out.Uncleans, out.UncleanElections = g.uncleans(), g.UncleanCount
 	if g.Epoch == 0 {
 		out.State = pb.GroupState_GROUP_STATE_PENDING
 		out.WaitingFor = g.waitingFor()

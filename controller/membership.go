@@ -81,8 +81,8 @@ func (g *groupEntry) mayIssue(next voterSet) error {
 	if !slices.IsSorted(next) || len(slices.Compact(slices.Clone(next))) != len(next) {
 		return fault("a replica is named twice, or not in the order of ids")
 	}
-	if len(next) == 0 || len(next) < g.MinISR {
-		return fault("%d voters are fewer than the min ISR of %d", len(next), g.MinISR)
+	if least := g.least(); len(next) == 0 || len(next) < least {
+		return fault("%d voters are fewer than the min ISR of %d", len(next), least)
 	}
 	current := g.voters()
 	for _, id := range next {
@@ -105,6 +105,15 @@ func (g *groupEntry) mayIssue(next voterSet) error {
 		}
 	}
 	return nil
+}
+
+// least is how many voters the next epoch has at least: the min ISR, or what the last active one had when that was fewer, as after
+// an unclean election.
+func (g *groupEntry) least() int {
+	if g.belowMin() {
+		return len(g.Since[0])
+	}
+	return g.MinISR
 }
 
 // voters returns those of the newest epoch.
@@ -139,6 +148,9 @@ func (s *State) issue(g *groupEntry, voters voterSet) {
 			record.Learners = append(record.Learners, m)
 		}
 	}
+	if g.belowMin() {
+		record.MinISR = uint8(min(g.MinISR, len(voters)))
+	}
 	g.Epoch++
 	g.Record = issued(record)
 	if !slices.ContainsFunc(g.Since, func(v voterSet) bool { return slices.Equal(v, voters) }) {
@@ -161,6 +173,16 @@ type change struct {
 	Voters voterSet  `json:"voters"`
 	Reason string    `json:"reason"`
 	Millis int64     `json:"millis"` // by the clock of the controller that proposed it, since 1970
+	// Unclean: what only other replicas had is not in the log any more.
+	Unclean bool `json:"unclean,omitempty"`
+}
+
+// remember notes a change, and forgets the oldest.
+func (g *groupEntry) remember(c change) {
+	g.Changes = append(g.Changes, c)
+	if n := len(g.Changes); n > maxChanges {
+		g.Changes = slices.Clone(g.Changes[n-maxChanges:])
+	}
 }
 
 // issueEpochCommand is the next epoch of a group.
@@ -188,10 +210,7 @@ func (s *State) applyIssueEpoch(c *issueEpochCommand) error {
 		return err
 	}
 	s.issue(g, c.Voters)
-	g.Changes = append(g.Changes, change{g.Epoch, c.Voters, c.Reason, c.Millis})
-	if n := len(g.Changes); n > maxChanges {
-		g.Changes = slices.Clone(g.Changes[n-maxChanges:])
-	}
+	g.remember(change{Epoch: g.Epoch, Voters: c.Voters, Reason: c.Reason, Millis: c.Millis})
 	s.touchGroup(g)
 	return nil
 }

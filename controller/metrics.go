@@ -19,6 +19,7 @@ var (
 	descOneCopy       = desc("groups_one_copy", "Degraded broker groups in which an answered send is on one disk only, though the mode asks for more.")
 	descEpoch         = groupDesc("group_epoch", "Newest epoch of a broker group: one more with each change of its SyncStateSet.")
 	descVoters        = groupDesc("group_voters", "Voters in the newest epoch of a broker group.")
+	descUnclean       = prometheus.NewDesc("ledgermq_controller_group_unclean_elections_total", "Elections of a broker group in which an operator gave up what only other replicas had.", []string{"group"}, nil)
 	descLost          = desc("replicas_lost", "Replicas whose identity was given up.")
 	descNodes         = desc("nodes", "Registered nodes.")
 	descSilent        = desc("nodes_silent", "Registered nodes that are not heard, although they had the chance to report.")
@@ -35,7 +36,7 @@ func groupDesc(name, help string) *prometheus.Desc {
 // Describe lists the metrics of a controller.
 func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descLeader, descTerm, descApplied, descFailed, descMismatches,
-		descGroups, descPending, descWithoutMaster, descDegraded, descOneCopy, descEpoch, descVoters, descLost, descNodes, descSilent} {
+		descGroups, descPending, descWithoutMaster, descDegraded, descOneCopy, descEpoch, descVoters, descUnclean, descLost, descNodes, descSilent} {
 		ch <- d
 	}
 }
@@ -82,6 +83,7 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 			}
 			ch <- prometheus.MustNewConstMetric(descEpoch, prometheus.GaugeValue, float64(g.Epoch), g.Name)
 			ch <- prometheus.MustNewConstMetric(descVoters, prometheus.GaugeValue, float64(n), g.Name)
+			ch <- prometheus.MustNewConstMetric(descUnclean, prometheus.CounterValue, float64(g.UncleanCount), g.Name)
 		}
 		for _, r := range g.Replicas {
 			if r.Lost != "" {

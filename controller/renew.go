@@ -45,8 +45,8 @@ func (g *groupEntry) inRecord(id ids.ReplicaID) bool {
 // needs tells why the group cannot do without the replica, "" when it can.
 func (g *groupEntry) needs(id ids.ReplicaID) string {
 	current := g.voters()
-	if current.has(id) && len(current)-1 < max(g.MinISR, 1) {
-		return fmt.Sprintf("it is one of %d voters, and there must never be fewer than %d", len(current), max(g.MinISR, 1))
+	if current.has(id) && len(current)-1 < max(g.least(), 1) {
+		return fmt.Sprintf("it is one of %d voters, and there must never be fewer than %d", len(current), max(g.least(), 1))
 	}
 	for _, set := range g.Since {
 		if set.has(id) && !current.has(id) {

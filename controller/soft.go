@@ -213,6 +213,7 @@ func (v *replicaView) learnFrom(r *pb.ReplicaReport, lost bool) {
 	v.leaving = r.GetLeaving()
 	v.epoch, v.term = ids.Epoch(r.GetEpoch()), ids.Term(r.GetTerm())
 	v.lastTerm, v.last = ids.Term(r.GetLastTerm()), ids.Index(r.GetLastIndex())
+	v.terms = termsOf(r.GetTerms())
 	v.masterSilent, v.masterClosed = time.Duration(r.GetMasterSilentMillis())*time.Millisecond, r.GetMasterClosed()
 	if !v.master {
 		return

@@ -90,7 +90,11 @@ type groupEntry struct {
 	Active      ids.Epoch      `json:"active"`           // last epoch in which a master committed an entry of its own; epoch 1 counts
 	Since       []voterSet     `json:"since,omitempty"`  // the voters of that epoch, then the other sets issued since, each once
 	Changes     []change       `json:"changes,omitempty"`
-	Master      masterEntry    `json:"master"`
+	// The last unclean elections, and how many there were.
+	Uncleans     []uncleanElection `json:"uncleans,omitempty"`
+	UncleanCount uint64            `json:"uncleanCount,omitempty"`
+
+	Master masterEntry `json:"master"`
 }
 
 type replicaEntry struct {
@@ -332,7 +336,7 @@ func (s *State) checkGroup(g *groupEntry, seen map[ids.ReplicaID]string) error {
 		nodes[r.Node] = true
 	}
 	if g.Epoch == 0 {
-		if g.Record != nil || g.Master != (masterEntry{}) || g.Active != 0 || len(g.Since) > 0 || len(g.Changes) > 0 {
+		if g.Record != nil || g.Master != (masterEntry{}) || g.Active != 0 || len(g.Since) > 0 || len(g.Changes) > 0 || g.UncleanCount > 0 {
 			return errors.New("it has a record, a master or a history before its first epoch")
 		}
 		return nil
@@ -350,7 +354,7 @@ func (s *State) checkGroup(g *groupEntry, seen map[ids.ReplicaID]string) error {
 			return fmt.Errorf("its record names replica %d otherwise than the group does", m.ID)
 		}
 	}
-	if err := g.checkSince(); err != nil {
+	if err := errors.Join(g.checkSince(), g.checkUncleans()); err != nil {
 		return err
 	}
 	if m := g.Master; m.Replica != 0 && (g.replica(m.Replica) == nil || m.Term.Epoch() < 1 || m.Term.Epoch() > g.Epoch) {

@@ -363,10 +363,12 @@ func randomCommand(r *rand.Rand, s *State) Command {
 // randomMembership is a command that changes who belongs to g, or is refused.
 func randomMembership(r *rand.Rand, g *groupEntry) Command {
 	id := g.Replicas[r.IntN(len(g.Replicas))].ID
-	switch r.IntN(3) {
+	switch r.IntN(9) {
 	case 0:
+		return &uncleanCommand{Group: g.ID, Epoch: g.Epoch, Winner: id, Last: 7, Terms: []termStart{{1, 1}}, Millis: 1}
+	case 1, 2, 3:
 		return &giveUpCommand{Group: g.ID, Replica: id, Heir: ids.NodeID([]string{"", "n1", "n5"}[r.IntN(3)])}
-	case 1:
+	case 4, 5, 6:
 		return &renewCommand{Group: g.ID, Replica: id, Epoch: g.Epoch}
 	}
 	next := g.voters().without(id)

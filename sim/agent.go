@@ -127,6 +127,12 @@ func (a *agent) request() *pb.HeartbeatRequest {
 	}
 	rep := &pb.ReplicaReport{GroupId: bytesOf(ids.UUID(n.w.Group)), ReplicaId: uint64(n.ID), Incarnation: bytesOf(ids.UUID(n.Incarnation)), Starts: n.Log.Meta().Starts}
 	controller.Report(rep, st, last)
+	var terms []ids.Term
+	var starts []ids.Index
+	for _, t := range n.Log.Epochs() {
+		terms, starts = append(terms, t.Term), append(starts, t.StartIndex)
+	}
+	controller.ReportTerms(rep, terms, starts)
 	return &pb.HeartbeatRequest{NodeId: string(n.Name()), CheckCode: bytesOf(n.checkCode()), Session: bytesOf(a.session), Sequence: a.sequence, Replicas: []*pb.ReplicaReport{rep},
 		Levels: controller.OwnLevels().Wire()}
 }
@@ -134,6 +140,12 @@ func (a *agent) request() *pb.HeartbeatRequest {
 // obey does what the controller wants of the replica.
 func (a *agent) obey(w *pb.WantedReplica) {
 	s, n := a.s, a.n
+	if s.gaveUp && (w.Lost != "" || ids.ReplicaID(w.ReplicaId) != n.ID) { // or another one follows it
+		s.w.Tracef("n%d is given up: %s", n.ID, w.Lost)
+		n.Kill()
+		s.disconnect(n)
+		return
+	}
 	if w.Lost != "" {
 		s.fail("the controllers give replica %d up: %s", n.ID, w.Lost)
 		return

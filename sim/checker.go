@@ -36,6 +36,7 @@ type Checker struct {
 	Masters  int
 	Reads    int
 
+	unclean ids.Epoch              // that of an unclean election, to which the rules do not apply
 	mayPark map[ids.ReplicaID]bool // a disk error was injected in this process life
 }
 
@@ -105,6 +106,27 @@ func (c *Checker) leaves(n *Node, o raftlog.Outgoing) {
 			c.fail("replica %d acknowledges entry %d to %d, its disk has %d", n.ID, m.GetIndex(), m.GetTo(), synced)
 		}
 	}
+}
+
+// forget is told of an unclean election, which makes an epoch: what its winner lacks was not chosen, and not acknowledged.
+func (c *Checker) forget(epoch ids.Epoch, after ids.Index, ops []*Op) {
+	c.unclean = epoch
+	for i := range c.values {
+		if i > after {
+			delete(c.values, i)
+		}
+	}
+	for p, i := range c.appliedP {
+		if i > after {
+			delete(c.appliedP, p)
+		}
+	}
+	for _, op := range ops {
+		if op.State == Acked && op.Index > after {
+			op.State = Unknown
+		}
+	}
+	c.MaxAcked = min(c.MaxAcked, after)
 }
 
 // acked demands that the entry is durable on K voters of the master's epoch.

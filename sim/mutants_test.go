@@ -47,7 +47,7 @@ var ruleMutants = []ruleMutant{
 	{"two voters change at once", "controller/membership.go",
 		"return added <= 1 && removed <= 1", "return added <= 2 && removed <= 2"},
 	{"the min ISR is not held", "controller/membership.go",
-		"len(next) == 0 || len(next) < g.MinISR", "len(next) == 0"},
+		"len(next) == 0 || len(next) < least", "least < 0 || len(next) == 0"},
 	{"learners vote and count", "raftlog/replica.go",
 		"conf.Learners = append(conf.Learners, uint64(m.ID))", "conf.Voters = append(conf.Voters, uint64(m.ID))"},
 	{"a silent voter stays in the set", "controller/decide.go",
@@ -58,6 +58,8 @@ var ruleMutants = []ruleMutant{
 		"if v.newest < min(activeAfter<<min(v.failures, maxDoublings), maxActive) {", "if v.newest >= 0 {"},
 	{"an offer is taken by who has the entry before its front", "raftlog/offer.go",
 		"err == nil && term == o.Front.Prev.Term {", "err == nil && term != o.Front.Prev.Term {"},
+	{"an unclean election leaves the others their ids", "controller/unclean.go",
+		"if o.Lost == \"\" {\n\t\t\to.Lost =", "if o.Lost == \"\" && false {\n\t\t\to.Lost ="},
 	{"nobody is told to campaign", "controller/leader.go",
 		"return w.GetCampaign() && uint64(term) == w.GetCampaignTerm()", "return w.GetCampaign() && term == 0"},
 }

@@ -25,7 +25,7 @@ func (c *Checker) issued(before []raftlog.EpochRecord, active ids.Epoch, rec raf
 	if len(rec.Voters) < int(rec.MinISR) {
 		c.rule("epoch %d has %d voters, the min ISR is %d", rec.Epoch, len(rec.Voters), rec.MinISR)
 	}
-	if active == 0 {
+	if active == 0 || rec.Epoch == c.unclean {
 		return
 	}
 	since := before[active-1:]
@@ -42,7 +42,7 @@ func (c *Checker) issued(before []raftlog.EpochRecord, active ids.Epoch, rec raf
 // activated demands that a master of that epoch has applied an entry of its own. Epoch 1 counts as active.
 func (c *Checker) activated(epoch ids.Epoch) {
 	for term := range c.masters {
-		if term.Epoch() == epoch {
+		if term.Epoch() == epoch || epoch == c.unclean {
 			return
 		}
 	}

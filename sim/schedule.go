@@ -97,6 +97,7 @@ type schedule struct {
 	silent   map[ids.ReplicaID]bool  // its node cannot reach the controllers
 	paused   map[ids.ReplicaID]int64 // until when its process does nothing
 	handing  map[*handover]bool      // hand-overs of the mastership that are under way
+	gaveUp   bool                    // an unclean election gave replicas up
 }
 
 type event struct {

@@ -7,6 +7,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"github.com/ledgermq/ledgermq/controller"
+	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/raftlog"
 	"github.com/ledgermq/ledgermq/raftlog/peer"
@@ -195,6 +196,34 @@ var Stories = []Story{
 		t.c.elect()
 		t.wait("the set has shrunk", func() bool { return len(t.c.newest().Voters) == 2 })
 	}},
+	// Two of three are lost for ever, with an operation that the third one lacks. An operator lets that one go on; when one of the others
+	// comes back, with a longer log, it can be nothing under its old id.
+	{"unclean election", 2, 3, 2, true, func(t *teller) {
+		t.works(3_000)
+		t.lead(1)
+		t.works(3_000)
+		t.part(3)
+		t.write(1) // on 1 and 2
+		t.stop(1)
+		t.stop(2)
+		clear(t.cut)
+		t.pass(2_000)
+		if t.master() != 0 {
+			t.fail("story: replica %d leads alone, and nobody allowed it", t.master())
+		}
+		t.unclean(3, 1, 2)
+		t.works(3_000)
+		t.silence(1)
+		t.open(t.w.Node(1))
+		t.wait("replica 1 learns from 3 that it is no member", func() bool {
+			st := t.w.Node(1).Status()
+			return st.Epoch == t.c.newest().Epoch && st.Parked != ""
+		})
+		t.works(3_000)
+		t.hear(1)
+		t.wait("replica 1 is given up", func() bool { return !t.w.Node(1).Up })
+		t.works(3_000)
+	}},
 }
 
 // Tell runs a story, with delays that a seed draws.
@@ -210,7 +239,11 @@ func Tell(st Story, seed uint64, o Options) Result {
 			t.pass(1_500) // the nodes register
 			st.tell(t)
 		}
-		if s.w.Check.Err == nil {
+		switch {
+		case s.w.Check.Err != nil:
+		case s.gaveUp: // not all can be well again
+			s.w.Check.Final(s.w, s.c.newest(), s.ops)
+		default:
 			s.stride = 64
 			s.after(1_000, s.client)
 			s.heal()
@@ -242,6 +275,24 @@ func (t *teller) within(ms int64, what string, done func() bool) {
 // issue has an epoch applied, or refused.
 func (t *teller) issue(voters ...ids.ReplicaID) error {
 	return t.c.apply(controller.NewEpoch(t.w.Group, t.c.newest().Epoch, voters, "a story"))
+}
+
+// unclean has an operator elect a replica that may lack what was acknowledged. The checker forgets what it lacks.
+func (t *teller) unclean(id ids.ReplicaID, stopped ...ids.ReplicaID) {
+	req := &pb.ElectUncleanRequest{Group: groupName, ReplicaId: uint64(id), Epoch: uint32(t.c.newest().Epoch)}
+	for _, s := range stopped {
+		if _, _, err := t.c.lead.Unclean(t.c.now(), t.c.state, req); err == nil {
+			t.fail("story: an unclean election is taken before replica %d is named as stopped", s)
+		}
+		req.Stopped = append(req.Stopped, uint64(s))
+	}
+	_, cmd, err := t.c.lead.Unclean(t.c.now(), t.c.state, req)
+	t.must(err)
+	if t.w.Check.Err == nil {
+		t.gaveUp = true
+		t.w.Check.forget(t.c.newest().Epoch+1, t.w.Node(id).Status().Last, t.ops)
+		t.must(t.c.apply(cmd))
+	}
 }
 
 // awaitActive waits until an epoch is noted as active, and no newer one is.

@@ -61,7 +61,9 @@ type groupView struct {
 	Master      *masterView   `json:"master,omitempty"`
 	Replicas    []replicaView `json:"replicas"`
 	Changes     []epochView   `json:"changes,omitempty"` // the last ones, oldest first
-	Notes       []string      `json:"notes,omitempty"`
+	// UncleanElections counts those in which an operator gave up what only other replicas had.
+	UncleanElections uint64   `json:"uncleanElections,omitempty"`
+	Notes            []string `json:"notes,omitempty"`
 }
 
 // epochView is one epoch and why it was issued.
@@ -70,6 +72,8 @@ type epochView struct {
 	Time   string   `json:"time"`   // RFC 3339, of the controller that issued it
 	Voters []string `json:"voters"` // nodes
 	Reason string   `json:"reason"`
+	// Unclean: an operator gave up what only other replicas had.
+	Unclean bool `json:"unclean,omitempty"`
 }
 
 type masterView struct {
@@ -164,6 +168,9 @@ func viewGroup(g *pb.Group) groupView {
 		}
 		v.Notes = append([]string{note}, v.Notes...)
 	}
+	if v.UncleanElections = g.GetUncleanElections(); v.UncleanElections > 0 {
+		v.Notes = append(v.Notes, uncleanNote(g))
+	}
 	if v.Stuck != "" {
 		v.Notes = append([]string{v.Stuck}, v.Notes...)
 	}
@@ -176,13 +183,20 @@ func viewGroup(g *pb.Group) groupView {
 	return v
 }
 
+// uncleanNote tells of the last unclean election, for ever.
+func uncleanNote(g *pb.Group) string {
+	u := g.GetUncleans()[len(g.GetUncleans())-1]
+	return fmt.Sprintf("UNCLEAN ELECTION in epoch %d, %s: replica %d on %s went on alone from index %d; what only others had is in lost/ on their nodes",
+		u.GetEpoch(), time.UnixMilli(u.GetMillis()).UTC().Format(time.RFC3339), u.GetReplicaId(), u.GetNodeId(), u.GetLast()+1)
+}
+
 func viewEpochs(g *pb.Group) (out []epochView) {
 	nodes := map[uint64]string{}
 	for _, r := range g.GetReplicas() {
 		nodes[r.GetReplicaId()] = r.GetNodeId()
 	}
 	for _, c := range g.GetChanges() {
-		v := epochView{Epoch: c.GetEpoch(), Time: time.UnixMilli(c.GetMillis()).UTC().Format(time.RFC3339Nano), Reason: c.GetReason()}
+		v := epochView{Epoch: c.GetEpoch(), Time: time.UnixMilli(c.GetMillis()).UTC().Format(time.RFC3339Nano), Reason: c.GetReason(), Unclean: c.GetUnclean()}
 		for _, id := range c.GetVoters() {
 			v.Voters = append(v.Voters, firstNonEmpty(nodes[id], fmt.Sprintf("replica %d", id)))
 		}
@@ -402,6 +416,7 @@ func (t *tool) adminGroup() *cli.Command {
 					return t.showGroup(c, g)
 				}),
 			},
+			t.adminElectUnclean(),
 			{
 				Name: "list", Usage: "list broker groups", ArgsUsage: " ", Flags: adminFlags(),
 				Action: t.adminControllers(0, 0, "no argument", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {

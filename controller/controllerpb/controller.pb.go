@@ -539,6 +539,7 @@ type ReplicaReport struct {
 	MasterClosed       bool                   `protobuf:"varint,19,opt,name=master_closed,json=masterClosed,proto3" json:"master_closed,omitempty"`                     // the connection to its master was closed, and it was not heard since
 	IdentityLost       bool                   `protobuf:"varint,20,opt,name=identity_lost,json=identityLost,proto3" json:"identity_lost,omitempty"`                     // it cannot prove that it holds all that it promised; `parked` says why. The id is lost for ever
 	Leaving            bool                   `protobuf:"varint,21,opt,name=leaving,proto3" json:"leaving,omitempty"`                                                   // its process ends soon: it takes no mastership that another one hands over
+	Terms              []*TermStart           `protobuf:"bytes,40,rep,name=terms,proto3" json:"terms,omitempty"`                                                        // the newest terms of its log, at most 64, while it hears no master
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -718,6 +719,13 @@ func (x *ReplicaReport) GetLeaving() bool {
 		return x.Leaving
 	}
 	return false
+}
+
+func (x *ReplicaReport) GetTerms() []*TermStart {
+	if x != nil {
+		return x.Terms
+	}
+	return nil
 }
 
 // MemberReport is how a master sees another member of its epoch.
@@ -1004,6 +1012,8 @@ type WantedReplica struct {
 	HandOverTo      uint64                 `protobuf:"varint,18,opt,name=hand_over_to,json=handOverTo,proto3" json:"hand_over_to,omitempty"` // not 0: hand the mastership to this replica now, once, if this one is master in hand_over_term
 	HandOverTerm    uint64                 `protobuf:"varint,19,opt,name=hand_over_term,json=handOverTerm,proto3" json:"hand_over_term,omitempty"`
 	AsyncFlush      bool                   `protobuf:"varint,20,opt,name=async_flush,json=asyncFlush,proto3" json:"async_flush,omitempty"` // the group acknowledges before it syncs; fixed when the group is made
+	Unclean         []*UncleanElection     `protobuf:"bytes,40,rep,name=unclean,proto3" json:"unclean,omitempty"`                          // the last ones of the group
+	Retired         bool                   `protobuf:"varint,41,opt,name=retired,proto3" json:"retired,omitempty"`                         // the replica belongs to the group no more: another node has its place
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1174,6 +1184,20 @@ func (x *WantedReplica) GetHandOverTerm() uint64 {
 func (x *WantedReplica) GetAsyncFlush() bool {
 	if x != nil {
 		return x.AsyncFlush
+	}
+	return false
+}
+
+func (x *WantedReplica) GetUnclean() []*UncleanElection {
+	if x != nil {
+		return x.Unclean
+	}
+	return nil
+}
+
+func (x *WantedReplica) GetRetired() bool {
+	if x != nil {
+		return x.Retired
 	}
 	return false
 }
@@ -1399,6 +1423,304 @@ func (x *ElectRequest) GetNodeId() string {
 	return ""
 }
 
+// TermStart is where a term begins in a log.
+type TermStart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Term          uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	Start         uint64                 `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"` // index
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TermStart) Reset() {
+	*x = TermStart{}
+	mi := &file_controller_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TermStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TermStart) ProtoMessage() {}
+
+func (x *TermStart) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TermStart.ProtoReflect.Descriptor instead.
+func (*TermStart) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *TermStart) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *TermStart) GetStart() uint64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+// UncleanElection is one in which a replica went on alone that may have lacked what was answered OK.
+type UncleanElection struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`                          // that began with it
+	ReplicaId     uint64                 `protobuf:"varint,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"` // who won it
+	NodeId        string                 `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Last          uint64                 `protobuf:"varint,4,opt,name=last,proto3" json:"last,omitempty"`        // last entry of its log
+	Terms         []*TermStart           `protobuf:"bytes,5,rep,name=terms,proto3" json:"terms,omitempty"`       // the newest ones of its log then
+	Gone          []uint64               `protobuf:"varint,6,rep,packed,name=gone,proto3" json:"gone,omitempty"` // replicas that were given up
+	Millis        int64                  `protobuf:"varint,7,opt,name=millis,proto3" json:"millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UncleanElection) Reset() {
+	*x = UncleanElection{}
+	mi := &file_controller_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UncleanElection) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UncleanElection) ProtoMessage() {}
+
+func (x *UncleanElection) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UncleanElection.ProtoReflect.Descriptor instead.
+func (*UncleanElection) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *UncleanElection) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *UncleanElection) GetReplicaId() uint64 {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return 0
+}
+
+func (x *UncleanElection) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *UncleanElection) GetLast() uint64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *UncleanElection) GetTerms() []*TermStart {
+	if x != nil {
+		return x.Terms
+	}
+	return nil
+}
+
+func (x *UncleanElection) GetGone() []uint64 {
+	if x != nil {
+		return x.Gone
+	}
+	return nil
+}
+
+func (x *UncleanElection) GetMillis() int64 {
+	if x != nil {
+		return x.Millis
+	}
+	return 0
+}
+
+type ElectUncleanRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	ReplicaId     uint64                 `protobuf:"varint,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	Stopped       []uint64               `protobuf:"varint,3,rep,packed,name=stopped,proto3" json:"stopped,omitempty"` // replicas that will never act under their ids again
+	Epoch         uint32                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`            // 0: only say what it costs
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`           // for the record, at most 500 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ElectUncleanRequest) Reset() {
+	*x = ElectUncleanRequest{}
+	mi := &file_controller_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ElectUncleanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ElectUncleanRequest) ProtoMessage() {}
+
+func (x *ElectUncleanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ElectUncleanRequest.ProtoReflect.Descriptor instead.
+func (*ElectUncleanRequest) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ElectUncleanRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ElectUncleanRequest) GetReplicaId() uint64 {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return 0
+}
+
+func (x *ElectUncleanRequest) GetStopped() []uint64 {
+	if x != nil {
+		return x.Stopped
+	}
+	return nil
+}
+
+func (x *ElectUncleanRequest) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ElectUncleanRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type ElectUncleanResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`                // the newest one before the election
+	NodeId        string                 `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"` // of the replica
+	Losses        []string               `protobuf:"bytes,3,rep,name=losses,proto3" json:"losses,omitempty"`               // what may be lost; empty: nothing that was answered OK
+	Gone          []string               `protobuf:"bytes,4,rep,name=gone,proto3" json:"gone,omitempty"`                   // what becomes of the other replicas
+	Group         *Group                 `protobuf:"bytes,5,opt,name=group,proto3" json:"group,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ElectUncleanResponse) Reset() {
+	*x = ElectUncleanResponse{}
+	mi := &file_controller_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ElectUncleanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ElectUncleanResponse) ProtoMessage() {}
+
+func (x *ElectUncleanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ElectUncleanResponse.ProtoReflect.Descriptor instead.
+func (*ElectUncleanResponse) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ElectUncleanResponse) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ElectUncleanResponse) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *ElectUncleanResponse) GetLosses() []string {
+	if x != nil {
+		return x.Losses
+	}
+	return nil
+}
+
+func (x *ElectUncleanResponse) GetGone() []string {
+	if x != nil {
+		return x.Gone
+	}
+	return nil
+}
+
+func (x *ElectUncleanResponse) GetGroup() *Group {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
 type ReplaceReplicaRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
@@ -1411,7 +1733,7 @@ type ReplaceReplicaRequest struct {
 
 func (x *ReplaceReplicaRequest) Reset() {
 	*x = ReplaceReplicaRequest{}
-	mi := &file_controller_proto_msgTypes[15]
+	mi := &file_controller_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1745,7 @@ func (x *ReplaceReplicaRequest) String() string {
 func (*ReplaceReplicaRequest) ProtoMessage() {}
 
 func (x *ReplaceReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[15]
+	mi := &file_controller_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1758,7 @@ func (x *ReplaceReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceReplicaRequest.ProtoReflect.Descriptor instead.
 func (*ReplaceReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{15}
+	return file_controller_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReplaceReplicaRequest) GetGroup() string {
@@ -1468,32 +1790,34 @@ func (x *ReplaceReplicaRequest) GetReason() string {
 }
 
 type Group struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	GroupId       []byte                 `protobuf:"bytes,2,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
-	State         GroupState             `protobuf:"varint,3,opt,name=state,proto3,enum=ledgermq.controller.v1.GroupState" json:"state,omitempty"`
-	WaitingFor    []string               `protobuf:"bytes,4,rep,name=waiting_for,json=waitingFor,proto3" json:"waiting_for,omitempty"` // node ids, when pending
-	Answers       uint32                 `protobuf:"varint,5,opt,name=answers,proto3" json:"answers,omitempty"`
-	Members       uint32                 `protobuf:"varint,6,opt,name=members,proto3" json:"members,omitempty"`
-	MinIsr        uint32                 `protobuf:"varint,7,opt,name=min_isr,json=minIsr,proto3" json:"min_isr,omitempty"`
-	SegmentSize   int64                  `protobuf:"varint,8,opt,name=segment_size,json=segmentSize,proto3" json:"segment_size,omitempty"`
-	PreferredNode string                 `protobuf:"bytes,9,opt,name=preferred_node,json=preferredNode,proto3" json:"preferred_node,omitempty"`
-	Epoch         uint32                 `protobuf:"varint,10,opt,name=epoch,proto3" json:"epoch,omitempty"` // 0 while pending
-	EpochRecord   []byte                 `protobuf:"bytes,11,opt,name=epoch_record,json=epochRecord,proto3" json:"epoch_record,omitempty"`
-	Replicas      []*Replica             `protobuf:"bytes,12,rep,name=replicas,proto3" json:"replicas,omitempty"`                           // by slot
-	Master        *Master                `protobuf:"bytes,13,opt,name=master,proto3" json:"master,omitempty"`                               // absent: never had one
-	ActiveEpoch   uint32                 `protobuf:"varint,14,opt,name=active_epoch,json=activeEpoch,proto3" json:"active_epoch,omitempty"` // last epoch in which a master has committed an entry of its own
-	Changes       []*Change              `protobuf:"bytes,15,rep,name=changes,proto3" json:"changes,omitempty"`                             // the last changes of membership, oldest first
-	Stuck         string                 `protobuf:"bytes,16,opt,name=stuck,proto3" json:"stuck,omitempty"`                                 // why it has no master and none can be elected; empty: it has one, or will soon
-	ModeVoters    uint32                 `protobuf:"varint,17,opt,name=mode_voters,json=modeVoters,proto3" json:"mode_voters,omitempty"`    // how many replicas vote when all are well
-	AsyncFlush    bool                   `protobuf:"varint,18,opt,name=async_flush,json=asyncFlush,proto3" json:"async_flush,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Name             string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	GroupId          []byte                 `protobuf:"bytes,2,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
+	State            GroupState             `protobuf:"varint,3,opt,name=state,proto3,enum=ledgermq.controller.v1.GroupState" json:"state,omitempty"`
+	WaitingFor       []string               `protobuf:"bytes,4,rep,name=waiting_for,json=waitingFor,proto3" json:"waiting_for,omitempty"` // node ids, when pending
+	Answers          uint32                 `protobuf:"varint,5,opt,name=answers,proto3" json:"answers,omitempty"`
+	Members          uint32                 `protobuf:"varint,6,opt,name=members,proto3" json:"members,omitempty"`
+	MinIsr           uint32                 `protobuf:"varint,7,opt,name=min_isr,json=minIsr,proto3" json:"min_isr,omitempty"`
+	SegmentSize      int64                  `protobuf:"varint,8,opt,name=segment_size,json=segmentSize,proto3" json:"segment_size,omitempty"`
+	PreferredNode    string                 `protobuf:"bytes,9,opt,name=preferred_node,json=preferredNode,proto3" json:"preferred_node,omitempty"`
+	Epoch            uint32                 `protobuf:"varint,10,opt,name=epoch,proto3" json:"epoch,omitempty"` // 0 while pending
+	EpochRecord      []byte                 `protobuf:"bytes,11,opt,name=epoch_record,json=epochRecord,proto3" json:"epoch_record,omitempty"`
+	Replicas         []*Replica             `protobuf:"bytes,12,rep,name=replicas,proto3" json:"replicas,omitempty"`                           // by slot
+	Master           *Master                `protobuf:"bytes,13,opt,name=master,proto3" json:"master,omitempty"`                               // absent: never had one
+	ActiveEpoch      uint32                 `protobuf:"varint,14,opt,name=active_epoch,json=activeEpoch,proto3" json:"active_epoch,omitempty"` // last epoch in which a master has committed an entry of its own
+	Changes          []*Change              `protobuf:"bytes,15,rep,name=changes,proto3" json:"changes,omitempty"`                             // the last changes of membership, oldest first
+	Stuck            string                 `protobuf:"bytes,16,opt,name=stuck,proto3" json:"stuck,omitempty"`                                 // why it has no master and none can be elected; empty: it has one, or will soon
+	ModeVoters       uint32                 `protobuf:"varint,17,opt,name=mode_voters,json=modeVoters,proto3" json:"mode_voters,omitempty"`    // how many replicas vote when all are well
+	AsyncFlush       bool                   `protobuf:"varint,18,opt,name=async_flush,json=asyncFlush,proto3" json:"async_flush,omitempty"`
+	Uncleans         []*UncleanElection     `protobuf:"bytes,40,rep,name=uncleans,proto3" json:"uncleans,omitempty"`                                          // the last ones, oldest first
+	UncleanElections uint64                 `protobuf:"varint,41,opt,name=unclean_elections,json=uncleanElections,proto3" json:"unclean_elections,omitempty"` // how many there were
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_controller_proto_msgTypes[16]
+	mi := &file_controller_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1829,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[16]
+	mi := &file_controller_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1842,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{16}
+	return file_controller_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Group) GetName() string {
@@ -1647,20 +1971,35 @@ func (x *Group) GetAsyncFlush() bool {
 	return false
 }
 
+func (x *Group) GetUncleans() []*UncleanElection {
+	if x != nil {
+		return x.Uncleans
+	}
+	return nil
+}
+
+func (x *Group) GetUncleanElections() uint64 {
+	if x != nil {
+		return x.UncleanElections
+	}
+	return 0
+}
+
 // Change is one epoch and why it was issued.
 type Change struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Voters        []uint64               `protobuf:"varint,2,rep,packed,name=voters,proto3" json:"voters,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	Millis        int64                  `protobuf:"varint,4,opt,name=millis,proto3" json:"millis,omitempty"` // since 1970, by the controller's clock
+	Millis        int64                  `protobuf:"varint,4,opt,name=millis,proto3" json:"millis,omitempty"`    // since 1970, by the controller's clock
+	Unclean       bool                   `protobuf:"varint,40,opt,name=unclean,proto3" json:"unclean,omitempty"` // an operator gave up what only other replicas had
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_controller_proto_msgTypes[17]
+	mi := &file_controller_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1672,7 +2011,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[17]
+	mi := &file_controller_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1685,7 +2024,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{17}
+	return file_controller_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Change) GetEpoch() uint32 {
@@ -1716,6 +2055,13 @@ func (x *Change) GetMillis() int64 {
 	return 0
 }
 
+func (x *Change) GetUnclean() bool {
+	if x != nil {
+		return x.Unclean
+	}
+	return false
+}
+
 type Master struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ReplicaId     uint64                 `protobuf:"varint,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
@@ -1730,7 +2076,7 @@ type Master struct {
 
 func (x *Master) Reset() {
 	*x = Master{}
-	mi := &file_controller_proto_msgTypes[18]
+	mi := &file_controller_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +2088,7 @@ func (x *Master) String() string {
 func (*Master) ProtoMessage() {}
 
 func (x *Master) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[18]
+	mi := &file_controller_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +2101,7 @@ func (x *Master) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Master.ProtoReflect.Descriptor instead.
 func (*Master) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{18}
+	return file_controller_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Master) GetReplicaId() uint64 {
@@ -1819,7 +2165,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_controller_proto_msgTypes[19]
+	mi := &file_controller_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1831,7 +2177,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[19]
+	mi := &file_controller_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1844,7 +2190,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{19}
+	return file_controller_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Replica) GetReplicaId() uint64 {
@@ -1932,7 +2278,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1944,7 +2290,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1957,7 +2303,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{20}
+	return file_controller_proto_rawDescGZIP(), []int{24}
 }
 
 type ListGroupsResponse struct {
@@ -1969,7 +2315,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1981,7 +2327,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1994,7 +2340,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{21}
+	return file_controller_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -2013,7 +2359,7 @@ type GetGroupRequest struct {
 
 func (x *GetGroupRequest) Reset() {
 	*x = GetGroupRequest{}
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2025,7 +2371,7 @@ func (x *GetGroupRequest) String() string {
 func (*GetGroupRequest) ProtoMessage() {}
 
 func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2038,7 +2384,7 @@ func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGroupRequest.ProtoReflect.Descriptor instead.
 func (*GetGroupRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{22}
+	return file_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetGroupRequest) GetName() string {
@@ -2063,7 +2409,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2075,7 +2421,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2088,7 +2434,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{23}
+	return file_controller_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Node) GetNodeId() string {
@@ -2148,7 +2494,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2160,7 +2506,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2173,7 +2519,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{24}
+	return file_controller_proto_rawDescGZIP(), []int{28}
 }
 
 type ListNodesResponse struct {
@@ -2185,7 +2531,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2197,7 +2543,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2210,7 +2556,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{25}
+	return file_controller_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -2231,7 +2577,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2243,7 +2589,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2256,7 +2602,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{26}
+	return file_controller_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Member) GetId() string {
@@ -2288,7 +2634,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2300,7 +2646,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2313,7 +2659,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{27}
+	return file_controller_proto_rawDescGZIP(), []int{31}
 }
 
 type MembersResponse struct {
@@ -2328,7 +2674,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2340,7 +2686,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2353,7 +2699,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{28}
+	return file_controller_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *MembersResponse) GetClusterId() []byte {
@@ -2392,7 +2738,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +2750,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +2763,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{29}
+	return file_controller_proto_rawDescGZIP(), []int{33}
 }
 
 type StatusResponse struct {
@@ -2440,7 +2786,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_controller_proto_msgTypes[30]
+	mi := &file_controller_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2452,7 +2798,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[30]
+	mi := &file_controller_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2465,7 +2811,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{30}
+	return file_controller_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StatusResponse) GetId() string {
@@ -2562,7 +2908,7 @@ type IdentifyRequest struct {
 
 func (x *IdentifyRequest) Reset() {
 	*x = IdentifyRequest{}
-	mi := &file_controller_proto_msgTypes[31]
+	mi := &file_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2920,7 @@ func (x *IdentifyRequest) String() string {
 func (*IdentifyRequest) ProtoMessage() {}
 
 func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[31]
+	mi := &file_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2933,7 @@ func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyRequest.ProtoReflect.Descriptor instead.
 func (*IdentifyRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{31}
+	return file_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *IdentifyRequest) GetId() string {
@@ -2616,7 +2962,7 @@ type IdentifyResponse struct {
 
 func (x *IdentifyResponse) Reset() {
 	*x = IdentifyResponse{}
-	mi := &file_controller_proto_msgTypes[32]
+	mi := &file_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2628,7 +2974,7 @@ func (x *IdentifyResponse) String() string {
 func (*IdentifyResponse) ProtoMessage() {}
 
 func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[32]
+	mi := &file_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2641,7 +2987,7 @@ func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyResponse.ProtoReflect.Descriptor instead.
 func (*IdentifyResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{32}
+	return file_controller_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *IdentifyResponse) GetId() string {
@@ -2684,7 +3030,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_controller_proto_msgTypes[33]
+	mi := &file_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2696,7 +3042,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[33]
+	mi := &file_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2709,7 +3055,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{33}
+	return file_controller_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Membership) GetToken() []byte {
@@ -2743,7 +3089,7 @@ type MemberIdentity struct {
 
 func (x *MemberIdentity) Reset() {
 	*x = MemberIdentity{}
-	mi := &file_controller_proto_msgTypes[34]
+	mi := &file_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2755,7 +3101,7 @@ func (x *MemberIdentity) String() string {
 func (*MemberIdentity) ProtoMessage() {}
 
 func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[34]
+	mi := &file_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2768,7 +3114,7 @@ func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberIdentity.ProtoReflect.Descriptor instead.
 func (*MemberIdentity) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{34}
+	return file_controller_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *MemberIdentity) GetId() string {
@@ -2799,7 +3145,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_controller_proto_msgTypes[35]
+	mi := &file_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2811,7 +3157,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[35]
+	mi := &file_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2824,7 +3170,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{35}
+	return file_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StepRequest) GetToken() []byte {
@@ -2877,7 +3223,7 @@ type StepResponse struct {
 
 func (x *StepResponse) Reset() {
 	*x = StepResponse{}
-	mi := &file_controller_proto_msgTypes[36]
+	mi := &file_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2889,7 +3235,7 @@ func (x *StepResponse) String() string {
 func (*StepResponse) ProtoMessage() {}
 
 func (x *StepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[36]
+	mi := &file_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2902,7 +3248,7 @@ func (x *StepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResponse.ProtoReflect.Descriptor instead.
 func (*StepResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{36}
+	return file_controller_proto_rawDescGZIP(), []int{40}
 }
 
 var File_controller_proto protoreflect.FileDescriptor
@@ -2938,7 +3284,7 @@ const file_controller_proto_rawDesc = "" +
 	"\aclients\x18\x03 \x03(\v2..ledgermq.controller.v1.Addresses.ClientsEntryR\aclients\x1a:\n" +
 	"\fClientsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xaf\x05\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe8\x05\n" +
 	"\rReplicaReport\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -2965,7 +3311,8 @@ const file_controller_proto_rawDesc = "" +
 	"\x14master_silent_millis\x18\x12 \x01(\x03R\x12masterSilentMillis\x12#\n" +
 	"\rmaster_closed\x18\x13 \x01(\bR\fmasterClosed\x12#\n" +
 	"\ridentity_lost\x18\x14 \x01(\bR\fidentityLost\x12\x18\n" +
-	"\aleaving\x18\x15 \x01(\bR\aleaving\"\xac\x01\n" +
+	"\aleaving\x18\x15 \x01(\bR\aleaving\x127\n" +
+	"\x05terms\x18( \x03(\v2!.ledgermq.controller.v1.TermStartR\x05terms\"\xac\x01\n" +
 	"\fMemberReport\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x14\n" +
@@ -2991,7 +3338,7 @@ const file_controller_proto_rawDesc = "" +
 	"\x0eleader_address\x18\x03 \x01(\tR\rleaderAddress\x12A\n" +
 	"\breplicas\x18\x04 \x03(\v2%.ledgermq.controller.v1.WantedReplicaR\breplicas\x12@\n" +
 	"\vcontrollers\x18\x05 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\vcontrollers\x12\x14\n" +
-	"\x05level\x18\x06 \x01(\rR\x05level\"\x8e\x05\n" +
+	"\x05level\x18\x06 \x01(\rR\x05level\"\xeb\x05\n" +
 	"\rWantedReplica\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -3018,7 +3365,9 @@ const file_controller_proto_rawDesc = "" +
 	"handOverTo\x12$\n" +
 	"\x0ehand_over_term\x18\x13 \x01(\x04R\fhandOverTerm\x12\x1f\n" +
 	"\vasync_flush\x18\x14 \x01(\bR\n" +
-	"asyncFlush\"\xa4\x01\n" +
+	"asyncFlush\x12A\n" +
+	"\aunclean\x18( \x03(\v2'.ledgermq.controller.v1.UncleanElectionR\aunclean\x12\x18\n" +
+	"\aretired\x18) \x01(\bR\aretired\"\xa4\x01\n" +
 	"\fGroupReplica\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x12\n" +
@@ -3037,13 +3386,38 @@ const file_controller_proto_rawDesc = "" +
 	"asyncFlush\"=\n" +
 	"\fElectRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x17\n" +
-	"\anode_id\x18\x02 \x01(\tR\x06nodeId\"}\n" +
+	"\anode_id\x18\x02 \x01(\tR\x06nodeId\"5\n" +
+	"\tTermStart\x12\x12\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
+	"\x05start\x18\x02 \x01(\x04R\x05start\"\xd8\x01\n" +
+	"\x0fUncleanElection\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x02 \x01(\x04R\treplicaId\x12\x17\n" +
+	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12\x12\n" +
+	"\x04last\x18\x04 \x01(\x04R\x04last\x127\n" +
+	"\x05terms\x18\x05 \x03(\v2!.ledgermq.controller.v1.TermStartR\x05terms\x12\x12\n" +
+	"\x04gone\x18\x06 \x03(\x04R\x04gone\x12\x16\n" +
+	"\x06millis\x18\a \x01(\x03R\x06millis\"\x92\x01\n" +
+	"\x13ElectUncleanRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x02 \x01(\x04R\treplicaId\x12\x18\n" +
+	"\astopped\x18\x03 \x03(\x04R\astopped\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\rR\x05epoch\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xa6\x01\n" +
+	"\x14ElectUncleanResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x17\n" +
+	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x16\n" +
+	"\x06losses\x18\x03 \x03(\tR\x06losses\x12\x12\n" +
+	"\x04gone\x18\x04 \x03(\tR\x04gone\x123\n" +
+	"\x05group\x18\x05 \x01(\v2\x1d.ledgermq.controller.v1.GroupR\x05group\"}\n" +
 	"\x15ReplaceReplicaRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x02 \x01(\x04R\treplicaId\x12\x17\n" +
 	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x8b\x05\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xfd\x05\n" +
 	"\x05Group\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\bgroup_id\x18\x02 \x01(\fR\agroupId\x128\n" +
@@ -3066,12 +3440,15 @@ const file_controller_proto_rawDesc = "" +
 	"\vmode_voters\x18\x11 \x01(\rR\n" +
 	"modeVoters\x12\x1f\n" +
 	"\vasync_flush\x18\x12 \x01(\bR\n" +
-	"asyncFlush\"f\n" +
+	"asyncFlush\x12C\n" +
+	"\buncleans\x18( \x03(\v2'.ledgermq.controller.v1.UncleanElectionR\buncleans\x12+\n" +
+	"\x11unclean_elections\x18) \x01(\x04R\x10uncleanElections\"\x80\x01\n" +
 	"\x06Change\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x16\n" +
 	"\x06voters\x18\x02 \x03(\x04R\x06voters\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06millis\x18\x04 \x01(\x03R\x06millis\"\xb3\x01\n" +
+	"\x06millis\x18\x04 \x01(\x03R\x06millis\x12\x18\n" +
+	"\aunclean\x18( \x01(\bR\aunclean\"\xb3\x01\n" +
 	"\x06Master\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x17\n" +
@@ -3178,7 +3555,7 @@ const file_controller_proto_rawDesc = "" +
 	"GroupState\x12\x1b\n" +
 	"\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13GROUP_STATE_PENDING\x10\x01\x12\x15\n" +
-	"\x11GROUP_STATE_READY\x10\x022\x8d\b\n" +
+	"\x11GROUP_STATE_READY\x10\x022\xf8\b\n" +
 	"\n" +
 	"Controller\x12i\n" +
 	"\fRegisterNode\x12+.ledgermq.controller.v1.RegisterNodeRequest\x1a,.ledgermq.controller.v1.RegisterNodeResponse\x12`\n" +
@@ -3186,7 +3563,8 @@ const file_controller_proto_rawDesc = "" +
 	"\vCreateGroup\x12*.ledgermq.controller.v1.CreateGroupRequest\x1a\x1d.ledgermq.controller.v1.Group\x12^\n" +
 	"\x0eReplaceReplica\x12-.ledgermq.controller.v1.ReplaceReplicaRequest\x1a\x1d.ledgermq.controller.v1.Group\x12L\n" +
 	"\x05Elect\x12$.ledgermq.controller.v1.ElectRequest\x1a\x1d.ledgermq.controller.v1.Group\x12Z\n" +
-	"\aUpgrade\x12&.ledgermq.controller.v1.UpgradeRequest\x1a'.ledgermq.controller.v1.UpgradeResponse\x12c\n" +
+	"\aUpgrade\x12&.ledgermq.controller.v1.UpgradeRequest\x1a'.ledgermq.controller.v1.UpgradeResponse\x12i\n" +
+	"\fElectUnclean\x12+.ledgermq.controller.v1.ElectUncleanRequest\x1a,.ledgermq.controller.v1.ElectUncleanResponse\x12c\n" +
 	"\n" +
 	"ListGroups\x12).ledgermq.controller.v1.ListGroupsRequest\x1a*.ledgermq.controller.v1.ListGroupsResponse\x12R\n" +
 	"\bGetGroup\x12'.ledgermq.controller.v1.GetGroupRequest\x1a\x1d.ledgermq.controller.v1.Group\x12`\n" +
@@ -3210,7 +3588,7 @@ func file_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_controller_proto_goTypes = []any{
 	(Role)(0),                     // 0: ledgermq.controller.v1.Role
 	(GroupState)(0),               // 1: ledgermq.controller.v1.GroupState
@@ -3229,88 +3607,99 @@ var file_controller_proto_goTypes = []any{
 	(*GroupReplica)(nil),          // 14: ledgermq.controller.v1.GroupReplica
 	(*CreateGroupRequest)(nil),    // 15: ledgermq.controller.v1.CreateGroupRequest
 	(*ElectRequest)(nil),          // 16: ledgermq.controller.v1.ElectRequest
-	(*ReplaceReplicaRequest)(nil), // 17: ledgermq.controller.v1.ReplaceReplicaRequest
-	(*Group)(nil),                 // 18: ledgermq.controller.v1.Group
-	(*Change)(nil),                // 19: ledgermq.controller.v1.Change
-	(*Master)(nil),                // 20: ledgermq.controller.v1.Master
-	(*Replica)(nil),               // 21: ledgermq.controller.v1.Replica
-	(*ListGroupsRequest)(nil),     // 22: ledgermq.controller.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),    // 23: ledgermq.controller.v1.ListGroupsResponse
-	(*GetGroupRequest)(nil),       // 24: ledgermq.controller.v1.GetGroupRequest
-	(*Node)(nil),                  // 25: ledgermq.controller.v1.Node
-	(*ListNodesRequest)(nil),      // 26: ledgermq.controller.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),     // 27: ledgermq.controller.v1.ListNodesResponse
-	(*Member)(nil),                // 28: ledgermq.controller.v1.Member
-	(*MembersRequest)(nil),        // 29: ledgermq.controller.v1.MembersRequest
-	(*MembersResponse)(nil),       // 30: ledgermq.controller.v1.MembersResponse
-	(*StatusRequest)(nil),         // 31: ledgermq.controller.v1.StatusRequest
-	(*StatusResponse)(nil),        // 32: ledgermq.controller.v1.StatusResponse
-	(*IdentifyRequest)(nil),       // 33: ledgermq.controller.v1.IdentifyRequest
-	(*IdentifyResponse)(nil),      // 34: ledgermq.controller.v1.IdentifyResponse
-	(*Membership)(nil),            // 35: ledgermq.controller.v1.Membership
-	(*MemberIdentity)(nil),        // 36: ledgermq.controller.v1.MemberIdentity
-	(*StepRequest)(nil),           // 37: ledgermq.controller.v1.StepRequest
-	(*StepResponse)(nil),          // 38: ledgermq.controller.v1.StepResponse
-	nil,                           // 39: ledgermq.controller.v1.Addresses.ClientsEntry
+	(*TermStart)(nil),             // 17: ledgermq.controller.v1.TermStart
+	(*UncleanElection)(nil),       // 18: ledgermq.controller.v1.UncleanElection
+	(*ElectUncleanRequest)(nil),   // 19: ledgermq.controller.v1.ElectUncleanRequest
+	(*ElectUncleanResponse)(nil),  // 20: ledgermq.controller.v1.ElectUncleanResponse
+	(*ReplaceReplicaRequest)(nil), // 21: ledgermq.controller.v1.ReplaceReplicaRequest
+	(*Group)(nil),                 // 22: ledgermq.controller.v1.Group
+	(*Change)(nil),                // 23: ledgermq.controller.v1.Change
+	(*Master)(nil),                // 24: ledgermq.controller.v1.Master
+	(*Replica)(nil),               // 25: ledgermq.controller.v1.Replica
+	(*ListGroupsRequest)(nil),     // 26: ledgermq.controller.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),    // 27: ledgermq.controller.v1.ListGroupsResponse
+	(*GetGroupRequest)(nil),       // 28: ledgermq.controller.v1.GetGroupRequest
+	(*Node)(nil),                  // 29: ledgermq.controller.v1.Node
+	(*ListNodesRequest)(nil),      // 30: ledgermq.controller.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),     // 31: ledgermq.controller.v1.ListNodesResponse
+	(*Member)(nil),                // 32: ledgermq.controller.v1.Member
+	(*MembersRequest)(nil),        // 33: ledgermq.controller.v1.MembersRequest
+	(*MembersResponse)(nil),       // 34: ledgermq.controller.v1.MembersResponse
+	(*StatusRequest)(nil),         // 35: ledgermq.controller.v1.StatusRequest
+	(*StatusResponse)(nil),        // 36: ledgermq.controller.v1.StatusResponse
+	(*IdentifyRequest)(nil),       // 37: ledgermq.controller.v1.IdentifyRequest
+	(*IdentifyResponse)(nil),      // 38: ledgermq.controller.v1.IdentifyResponse
+	(*Membership)(nil),            // 39: ledgermq.controller.v1.Membership
+	(*MemberIdentity)(nil),        // 40: ledgermq.controller.v1.MemberIdentity
+	(*StepRequest)(nil),           // 41: ledgermq.controller.v1.StepRequest
+	(*StepResponse)(nil),          // 42: ledgermq.controller.v1.StepResponse
+	nil,                           // 43: ledgermq.controller.v1.Addresses.ClientsEntry
 }
 var file_controller_proto_depIdxs = []int32{
 	3,  // 0: ledgermq.controller.v1.RegisterNodeRequest.levels:type_name -> ledgermq.controller.v1.Levels
-	28, // 1: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	39, // 2: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
+	32, // 1: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	43, // 2: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
 	0,  // 3: ledgermq.controller.v1.ReplicaReport.role:type_name -> ledgermq.controller.v1.Role
 	10, // 4: ledgermq.controller.v1.ReplicaReport.members:type_name -> ledgermq.controller.v1.MemberReport
-	8,  // 5: ledgermq.controller.v1.HeartbeatRequest.addresses:type_name -> ledgermq.controller.v1.Addresses
-	9,  // 6: ledgermq.controller.v1.HeartbeatRequest.replicas:type_name -> ledgermq.controller.v1.ReplicaReport
-	3,  // 7: ledgermq.controller.v1.HeartbeatRequest.levels:type_name -> ledgermq.controller.v1.Levels
-	13, // 8: ledgermq.controller.v1.HeartbeatResponse.replicas:type_name -> ledgermq.controller.v1.WantedReplica
-	28, // 9: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	14, // 10: ledgermq.controller.v1.WantedReplica.others:type_name -> ledgermq.controller.v1.GroupReplica
-	1,  // 11: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
-	21, // 12: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
-	20, // 13: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
-	19, // 14: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
-	9,  // 15: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
-	18, // 16: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
-	8,  // 17: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
-	3,  // 18: ledgermq.controller.v1.Node.levels:type_name -> ledgermq.controller.v1.Levels
-	25, // 19: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
-	28, // 20: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
-	28, // 21: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
-	3,  // 22: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	35, // 23: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
-	3,  // 24: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	36, // 25: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
-	6,  // 26: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
-	11, // 27: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
-	15, // 28: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
-	17, // 29: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
-	16, // 30: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
-	4,  // 31: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
-	22, // 32: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
-	24, // 33: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
-	26, // 34: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
-	29, // 35: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
-	31, // 36: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
-	33, // 37: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
-	37, // 38: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
-	7,  // 39: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
-	12, // 40: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
-	18, // 41: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
-	18, // 42: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
-	18, // 43: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
-	5,  // 44: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
-	23, // 45: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
-	18, // 46: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
-	27, // 47: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
-	30, // 48: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
-	32, // 49: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
-	34, // 50: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
-	38, // 51: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
-	39, // [39:52] is the sub-list for method output_type
-	26, // [26:39] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	17, // 5: ledgermq.controller.v1.ReplicaReport.terms:type_name -> ledgermq.controller.v1.TermStart
+	8,  // 6: ledgermq.controller.v1.HeartbeatRequest.addresses:type_name -> ledgermq.controller.v1.Addresses
+	9,  // 7: ledgermq.controller.v1.HeartbeatRequest.replicas:type_name -> ledgermq.controller.v1.ReplicaReport
+	3,  // 8: ledgermq.controller.v1.HeartbeatRequest.levels:type_name -> ledgermq.controller.v1.Levels
+	13, // 9: ledgermq.controller.v1.HeartbeatResponse.replicas:type_name -> ledgermq.controller.v1.WantedReplica
+	32, // 10: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	14, // 11: ledgermq.controller.v1.WantedReplica.others:type_name -> ledgermq.controller.v1.GroupReplica
+	18, // 12: ledgermq.controller.v1.WantedReplica.unclean:type_name -> ledgermq.controller.v1.UncleanElection
+	17, // 13: ledgermq.controller.v1.UncleanElection.terms:type_name -> ledgermq.controller.v1.TermStart
+	22, // 14: ledgermq.controller.v1.ElectUncleanResponse.group:type_name -> ledgermq.controller.v1.Group
+	1,  // 15: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
+	25, // 16: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
+	24, // 17: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
+	23, // 18: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
+	18, // 19: ledgermq.controller.v1.Group.uncleans:type_name -> ledgermq.controller.v1.UncleanElection
+	9,  // 20: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
+	22, // 21: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
+	8,  // 22: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
+	3,  // 23: ledgermq.controller.v1.Node.levels:type_name -> ledgermq.controller.v1.Levels
+	29, // 24: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
+	32, // 25: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
+	32, // 26: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
+	3,  // 27: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
+	39, // 28: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
+	3,  // 29: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
+	40, // 30: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
+	6,  // 31: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
+	11, // 32: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
+	15, // 33: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
+	21, // 34: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
+	16, // 35: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
+	4,  // 36: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
+	19, // 37: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
+	26, // 38: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
+	28, // 39: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
+	30, // 40: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
+	33, // 41: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
+	35, // 42: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
+	37, // 43: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
+	41, // 44: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
+	7,  // 45: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
+	12, // 46: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
+	22, // 47: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
+	22, // 48: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
+	22, // 49: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
+	5,  // 50: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
+	20, // 51: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
+	27, // 52: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
+	22, // 53: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
+	31, // 54: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
+	34, // 55: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
+	36, // 56: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
+	38, // 57: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
+	42, // 58: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
+	45, // [45:59] is the sub-list for method output_type
+	31, // [31:45] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_controller_proto_init() }
@@ -3324,7 +3713,7 @@ func file_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_controller_proto_rawDesc), len(file_controller_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   38,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

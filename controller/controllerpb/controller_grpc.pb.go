@@ -30,6 +30,7 @@ const (
 	Controller_ReplaceReplica_FullMethodName = "/ledgermq.controller.v1.Controller/ReplaceReplica"
 	Controller_Elect_FullMethodName          = "/ledgermq.controller.v1.Controller/Elect"
 	Controller_Upgrade_FullMethodName        = "/ledgermq.controller.v1.Controller/Upgrade"
+	Controller_ElectUnclean_FullMethodName   = "/ledgermq.controller.v1.Controller/ElectUnclean"
 	Controller_ListGroups_FullMethodName     = "/ledgermq.controller.v1.Controller/ListGroups"
 	Controller_GetGroup_FullMethodName       = "/ledgermq.controller.v1.Controller/GetGroup"
 	Controller_ListNodes_FullMethodName      = "/ledgermq.controller.v1.Controller/ListNodes"
@@ -63,6 +64,11 @@ type ControllerClient interface {
 	// Upgrade raises the cluster's feature level to the newest one that this controller understands, and answers when that is durable.
 	// ABORTED: a controller or a node does not understand it, or cannot be asked. There is no way back.
 	Upgrade(ctx context.Context, in *UpgradeRequest, opts ...grpc.CallOption) (*UpgradeResponse, error)
+	// ElectUnclean makes a replica that may lack what was answered OK the only voter of its group. With epoch 0 it only says what may
+	// be lost; with the epoch of that answer it acts, and answers when that is durable. All other replicas of the group give up their
+	// ids. NOT_FOUND; INVALID_ARGUMENT: another replica lives and has more, or a voter that does not answer is not named as stopped;
+	// ABORTED: not now, the message says why, for instance that the group gets a master without it.
+	ElectUnclean(ctx context.Context, in *ElectUncleanRequest, opts ...grpc.CallOption) (*ElectUncleanResponse, error)
 	ListGroups(ctx context.Context, in *ListGroupsRequest, opts ...grpc.CallOption) (*ListGroupsResponse, error)
 	GetGroup(ctx context.Context, in *GetGroupRequest, opts ...grpc.CallOption) (*Group, error)
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
@@ -134,6 +140,16 @@ func (c *controllerClient) Upgrade(ctx context.Context, in *UpgradeRequest, opts
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(UpgradeResponse)
 	err := c.cc.Invoke(ctx, Controller_Upgrade_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controllerClient) ElectUnclean(ctx context.Context, in *ElectUncleanRequest, opts ...grpc.CallOption) (*ElectUncleanResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ElectUncleanResponse)
+	err := c.cc.Invoke(ctx, Controller_ElectUnclean_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -216,6 +232,11 @@ type ControllerServer interface {
 	// Upgrade raises the cluster's feature level to the newest one that this controller understands, and answers when that is durable.
 	// ABORTED: a controller or a node does not understand it, or cannot be asked. There is no way back.
 	Upgrade(context.Context, *UpgradeRequest) (*UpgradeResponse, error)
+	// ElectUnclean makes a replica that may lack what was answered OK the only voter of its group. With epoch 0 it only says what may
+	// be lost; with the epoch of that answer it acts, and answers when that is durable. All other replicas of the group give up their
+	// ids. NOT_FOUND; INVALID_ARGUMENT: another replica lives and has more, or a voter that does not answer is not named as stopped;
+	// ABORTED: not now, the message says why, for instance that the group gets a master without it.
+	ElectUnclean(context.Context, *ElectUncleanRequest) (*ElectUncleanResponse, error)
 	ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error)
 	GetGroup(context.Context, *GetGroupRequest) (*Group, error)
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
@@ -250,6 +271,9 @@ func (UnimplementedControllerServer) Elect(context.Context, *ElectRequest) (*Gro
 }
 func (UnimplementedControllerServer) Upgrade(context.Context, *UpgradeRequest) (*UpgradeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Upgrade not implemented")
+}
+func (UnimplementedControllerServer) ElectUnclean(context.Context, *ElectUncleanRequest) (*ElectUncleanResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ElectUnclean not implemented")
 }
 func (UnimplementedControllerServer) ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListGroups not implemented")
@@ -395,6 +419,24 @@ func _Controller_Upgrade_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Controller_ElectUnclean_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ElectUncleanRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).ElectUnclean(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_ElectUnclean_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).ElectUnclean(ctx, req.(*ElectUncleanRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Controller_ListGroups_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListGroupsRequest)
 	if err := dec(in); err != nil {
@@ -515,6 +557,10 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Upgrade",
 			Handler:    _Controller_Upgrade_Handler,
+		},
+		{
+			MethodName: "ElectUnclean",
+			Handler:    _Controller_ElectUnclean_Handler,
 		},
 		{
 			MethodName: "ListGroups",
