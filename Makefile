@@ -50,7 +50,7 @@ jepsen: build ## kill, pause and cut off real processes, and judge what clients 
 	LEDGERMQ_TEST_BINARY=$(CURDIR)/bin/ledgermq go test ./jepsen -count=1 -run '^TestSuite$$' -timeout 30m -v \
 		-args -names=$(RUNS) -seed=$(SEED) -duration=$(DURATION) -keep=$(CURDIR)/bin/jepsen
 
-failover: build ## measure how long clients wait when a master is lost (ROUNDS=3 ARGS="-clients own,go")
+failover: build ## measure how long clients wait when a replica is lost or moves (ROUNDS=3 ARGS="-clients own,go,go*3,java,java*3")
 	LEDGERMQ_TEST_BINARY=$(CURDIR)/bin/ledgermq go run ./tests/failover -rounds $(ROUNDS) $(ARGS)
 
 java: ## run the official Java client's cases (needs Maven and a JDK)

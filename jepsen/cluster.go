@@ -24,7 +24,7 @@ import (
 	"github.com/ledgermq/ledgermq/internal/vfs"
 )
 
-// The names of a cluster's parts: nodes are n1, n2, …
+// The names of a cluster's parts: nodes are n1, n2, …, and broker groups beside the first one g2, g3, …
 const (
 	Group      = "g1"
 	Controller = "c1"
@@ -37,6 +37,7 @@ type ClusterOptions struct {
 	Binary string // path of ledgermq
 	Dir    string // an empty folder for data and logs
 	Mode   Mode
+	Groups int // default 1. Group k has its preferred master on node k; at most as many as there are nodes
 }
 
 // Mode is A-M: M replicas, a send is answered OK when A of them have it.
@@ -60,7 +61,7 @@ func ParseMode(text string) (Mode, error) {
 // voters is how many there are when all is well.
 func (m Mode) voters() int { return min(m.Members, 2*m.Answers-1) }
 
-// Cluster is one broker group on as many nodes as it has replicas, a controller and a name server, each a process of its own.
+// Cluster is a broker group, or some, on as many nodes as one has replicas, a controller and a name server, each a process of its own.
 // Everybody dials everybody else through Net.
 //
 // It has two addresses of the loopback network to itself: the processes listen at the first one, the proxies at the second one
@@ -93,7 +94,7 @@ type member struct {
 const (
 	namesrvPort    = 9876
 	controllerPort = 9878
-	clientPort     = 10910 // and the node's number
+	clientPort     = 11000 // and ten times the node's number: the first one of its replicas
 	peerPort       = 10950 // and the node's number
 )
 
@@ -112,8 +113,19 @@ func (c *Cluster) Everybody() []string { return append(c.Nodes(), Controller, Na
 // Namesrv is where clients find the name server.
 func (c *Cluster) Namesrv() []string { return []string{address(c.proxied, namesrvPort)} }
 
-// Client returns where clients reach a node.
-func (c *Cluster) Client(node string) string { return address(c.proxied, clientPort+number(node)) }
+// Client returns where clients reach a node, in a cluster of one group.
+func (c *Cluster) Client(node string) string { return address(c.proxied, firstPort(node)) }
+
+func firstPort(node string) int { return clientPort + 10*number(node) }
+
+// groups returns the names of the groups.
+func (c *Cluster) groups() []string {
+	names := []string{Group}
+	for k := 2; k <= c.o.Groups; k++ {
+		names = append(names, "g"+strconv.Itoa(k))
+	}
+	return names
+}
 
 // NodeAt is the opposite of Client. It returns "" for an address that is no node's.
 func (c *Cluster) NodeAt(addr string) string {
@@ -143,11 +155,15 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 			return nil, errors.Join(err, c.Close())
 		}
 	}
-	err := Await(ctx, "the group's creation", func() (bool, error) {
-		_, err := c.Run(ctx, "admin", "group", "create", Group, "--mode", o.Mode.String(), "--on", strings.Join(c.Nodes(), ","),
-			"--segment-size", strconv.Itoa(64<<20), "--namesrv", c.Namesrv()[0])
-		return err == nil, c.crashed()
-	})
+	var err error
+	for k, name := range c.groups() {
+		on := append(c.Nodes()[k:], c.Nodes()[:k]...)
+		err = errors.Join(err, Await(ctx, "the creation of "+name, func() (bool, error) {
+			_, err := c.Run(ctx, "admin", "group", "create", name, "--mode", o.Mode.String(), "--on", strings.Join(on, ","),
+				"--segment-size", strconv.Itoa(64<<20), "--namesrv", c.Namesrv()[0])
+			return err == nil, c.crashed()
+		}))
+	}
 	if err == nil {
 		err = c.AwaitHealthy(ctx)
 	}
@@ -189,10 +205,10 @@ func (c *Cluster) open() (err error) {
 		{id: NameServer, role: "namesrv", args: append(append([]string{"namesrv", "--listen", address(c.host, namesrvPort)}, controllers...), common...)},
 	}
 	for _, node := range c.Nodes() {
-		port := clientPort + number(node)
+		port := firstPort(node)
 		c.members = append(c.members, &member{id: node, role: "broker", args: append(append([]string{
 			"broker", "--id", node, "--data", c.folder(node), "--namesrv", c.Namesrv()[0],
-			"--listen", fmt.Sprintf("%s:%d-%d", c.host, port, port), "--advertise", c.proxied,
+			"--listen", fmt.Sprintf("%s:%d-%d", c.host, port, port+len(c.groups())-1), "--advertise", c.proxied,
 			"--peer-listen", address(c.host, peerPort+number(node)), "--peer-advertise", address(c.proxied, peerPort+number(node))},
 			controllers...), common...)})
 	}
@@ -202,7 +218,10 @@ func (c *Cluster) open() (err error) {
 func (c *Cluster) proxies() error {
 	listeners := map[int]string{namesrvPort: NameServer, controllerPort: Controller}
 	for _, node := range c.Nodes() {
-		listeners[clientPort+number(node)], listeners[peerPort+number(node)] = node, node
+		listeners[peerPort+number(node)] = node
+		for k := range c.groups() {
+			listeners[firstPort(node)+k] = node
+		}
 	}
 	for port, id := range listeners {
 		if _, err := c.Net.Proxy(address(c.proxied, port), id, address(c.host, port)); err != nil {
@@ -356,8 +375,9 @@ func (c *Cluster) crashed() error {
 	return errors.Join(failed...)
 }
 
-// groupState is what is read of `admin group show --json`.
+// groupState is what is read of `admin group list --json`.
 type groupState struct {
+	Name        string `json:"name"`
 	State       string `json:"state"`
 	Epoch       uint32 `json:"epoch"`
 	ActiveEpoch uint32 `json:"activeEpoch"`
@@ -374,53 +394,77 @@ type groupState struct {
 	Notes []string `json:"notes"`
 }
 
-// Master returns the node that leads the group, as the controller knows it; "" when it knows none.
+// Master returns the node that leads the first group, as the controller knows it; "" when it knows none.
 func (c *Cluster) Master(ctx context.Context) (string, error) {
-	g, err := c.group(ctx)
-	if err != nil || g.Master == nil || !g.Master.Live || g.Epoch != g.ActiveEpoch {
-		return "", err
+	list, err := c.states(ctx)
+	for _, g := range list {
+		if g.Name == Group && g.Master != nil && g.Master.Live && g.Epoch == g.ActiveEpoch {
+			return g.Master.Node, nil
+		}
 	}
-	return g.Master.Node, nil
+	return "", err
 }
 
-func (c *Cluster) group(ctx context.Context) (groupState, error) {
-	var g groupState
-	out, err := c.Run(ctx, "admin", "group", "show", Group, "--json", "--namesrv", c.Namesrv()[0])
-	if err == nil {
-		err = json.Unmarshal(out, &g)
+// Voters returns how many voters the first group has in an epoch in which a master leads; 0 when it has none.
+func (c *Cluster) Voters(ctx context.Context) (n int, err error) {
+	list, err := c.states(ctx)
+	for _, g := range list {
+		if g.Name == Group && g.Master != nil && g.Master.Live && g.Epoch == g.ActiveEpoch {
+			n = g.voters()
+		}
 	}
-	return g, err
+	return n, err
+}
+
+func (c *Cluster) states(ctx context.Context) (list []groupState, err error) {
+	out, err := c.Run(ctx, "admin", "group", "list", "--json", "--namesrv", c.Namesrv()[0])
+	if err == nil {
+		err = json.Unmarshal(out, &list)
+	}
+	return list, err
+}
+
+func (g groupState) voters() (n int) {
+	for _, r := range g.Replicas {
+		if r.Voter {
+			n++
+		}
+	}
+	return n
+}
+
+func (g groupState) live() (n int) {
+	for _, r := range g.Replicas {
+		if r.Live {
+			n++
+		}
+	}
+	return n
 }
 
 // healthyFor is for how long a group must be healthy: the controller believes a process that has just ended for a second.
 const healthyFor = 1500 * time.Millisecond
 
-// AwaitHealthy waits until every replica lives, as many vote as the mode has voters, and one of them leads, and all that stays so for
-// a moment.
+// AwaitHealthy waits until in every group all replicas live, as many vote as the mode has voters, and one of them leads, and all that
+// stays so for a moment.
 func (c *Cluster) AwaitHealthy(ctx context.Context) error {
 	var last error
 	var since time.Time
-	err := Await(ctx, "a healthy group", func() (bool, error) {
+	err := Await(ctx, "a healthy cluster", func() (bool, error) {
 		if err := c.crashed(); err != nil {
 			return false, err
 		}
-		g, err := c.group(ctx)
+		list, err := c.states(ctx)
+		if err == nil && len(list) != len(c.groups()) {
+			err = fmt.Errorf("%d groups of %d", len(list), len(c.groups()))
+		}
+		for _, g := range list {
+			if g.voters() != c.o.Mode.voters() || g.live() != c.o.Mode.Members || g.Master == nil || !g.Master.Live || g.Epoch != g.ActiveEpoch {
+				err = fmt.Errorf("group %s: state %s, epoch %d of %d, %d voters, %d of %d replicas live; %s %v", g.Name, g.State, g.ActiveEpoch, g.Epoch, g.voters(), g.live(), len(g.Replicas), g.Stuck, g.Notes)
+			}
+		}
 		if err != nil {
 			last, since = err, time.Time{}
-			return false, nil
-		}
-		voters, live := 0, 0
-		for _, r := range g.Replicas {
-			if r.Voter {
-				voters++
-			}
-			if r.Live {
-				live++
-			}
-		}
-		last = fmt.Errorf("state %s, epoch %d of %d, %d voters, %d of %d replicas live; %s %v", g.State, g.ActiveEpoch, g.Epoch, voters, live, len(g.Replicas), g.Stuck, g.Notes)
-		if voters != c.o.Mode.voters() || live != c.o.Mode.Members || g.Master == nil || !g.Master.Live || g.Epoch != g.ActiveEpoch {
-			since = time.Time{}
 			return false, nil
 		}
 		if since.IsZero() {

@@ -1,16 +1,18 @@
-// Command failover measures for how long clients get no OK when the master of a group is lost: it loads one group, breaks the
-// master, and tells the longest time from one OK to the next one.
+// Command failover measures what it costs whoever sends when the master of a group is lost, or another replica, or a replica comes
+// back: it loads a cluster, breaks it, and tells the longest time from one OK to the next one.
 //
-// The question: what does a failover cost whoever sends, by mode, by what happens to the master, and by client? Expected, from the times in
-// docs/guarantees.md: a killed master is missed after 300 ms, a silent one after a second at most, and an election takes some
-// milliseconds; a client of ours then needs a route, 100 ms at most, and gives up on a master that is silent after 500 ms. A stock client
-// that has one group looks at its routes every 30 s.
+// The question: what does a failover cost, by mode, by what happens, and by client? Expected, from the times in docs/guarantees.md: a
+// killed master is missed after 300 ms, a silent one after a second at most, and an election takes some milliseconds; a client of ours
+// then needs a route, 100 ms at most, and gives up on a master that is silent after 500 ms. A stock client that has one group looks at
+// its routes every 30 s; with three groups it sends to another one at once. A hand-over and a change of the voters are elections
+// without anybody to miss.
 //
 // The cluster is one of package jepsen: a process per node and a controller apart, which dial each other through proxies on this machine.
-// Everything shares its processors, so a figure has what the machine adds; the column "peace" tells the longest time without an
-// OK while nothing was broken.
+// Everything shares its processors, so a figure has what the machine adds; "peace" is the longest time without an OK while nothing
+// was broken. Times decide nothing here: where one is above its limit the table has a "!". It fails when a message that was
+// answered OK is lost, when sends fail that must not, and when the cluster does not get well.
 //
-// Read main first, then measure. It runs alone; nothing calls it.
+// Read main first, then column and fault. It runs alone; nothing calls it.
 package main
 
 import (
@@ -18,33 +20,31 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
 
-	"github.com/ledgermq/ledgermq/client"
 	"github.com/ledgermq/ledgermq/jepsen"
 	"github.com/ledgermq/ledgermq/tests/cluster"
-	"github.com/ledgermq/ledgermq/tests/goclient"
 )
 
 func main() {
-	rounds := flag.Int("rounds", 3, "how often each master is broken")
-	clients := flag.String("clients", "own", "comma separated: own, go (the official one, which takes some 30 s each time)")
+	rounds := flag.Int("rounds", 3, "how often each thing is broken")
+	clients := flag.String("clients", "own", "comma separated columns: own, go, java; go and java are the official ones with their defaults. own*3 is with three groups")
 	modes := flag.String("modes", "2-2,2-3", "comma separated modes")
-	only := flag.String("only", "", "break masters in this way alone, such as SIGTERM")
+	only := flag.String("only", "", "break in this way alone, such as SIGTERM")
 	flag.Parse()
-	faults := slices.DeleteFunc(slices.Clone(faults), func(f fault) bool { return *only != "" && f.name != *only })
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := measureAll(ctx, strings.Split(*modes, ","), strings.Split(*clients, ","), faults, *rounds)
+	err := measureAll(ctx, strings.Split(*modes, ","), strings.Split(*clients, ","), *only, *rounds)
 	cluster.RemoveBinary()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "failover:", err)
@@ -52,57 +52,165 @@ func main() {
 	}
 }
 
-// fault breaks a master. Cluster.Heal undoes it.
+// fault breaks a cluster. Cluster.Heal undoes it.
 type fault struct {
-	name string
-	do   func(c *jepsen.Cluster, master string) error
+	name   string
+	do     func(c *jepsen.Cluster, master, slave string) error
+	moves  bool                     // the mastership
+	spares bool                     // no send may fail
+	limits map[string]time.Duration // for our client, by mode
+	joins  bool                     // the return is measured too
 }
+
+const anyMode = ""
 
 var faults = []fault{
-	{"kill -9", (*jepsen.Cluster).Kill},
-	{"SIGSTOP", (*jepsen.Cluster).Pause},
-	{"cut off from the others", func(c *jepsen.Cluster, master string) error {
-		c.Net.Isolate(master, c.Everybody()...)
-		return nil
-	}},
-	{"SIGTERM", (*jepsen.Cluster).Terminate},
+	{name: "kill -9", moves: true, limits: map[string]time.Duration{"2-2": 900 * time.Millisecond, "2-3": 600 * time.Millisecond},
+		do: func(c *jepsen.Cluster, master, _ string) error { return c.Kill(master) }},
+	{name: "SIGSTOP", moves: true, limits: map[string]time.Duration{anyMode: 1200 * time.Millisecond},
+		do: func(c *jepsen.Cluster, master, _ string) error { return c.Pause(master) }},
+	{name: "cut off from the others", moves: true, limits: map[string]time.Duration{anyMode: 1200 * time.Millisecond},
+		do: func(c *jepsen.Cluster, master, _ string) error {
+			c.Net.Isolate(master, c.Everybody()...)
+			return nil
+		}},
+	{name: "SIGTERM", moves: true, spares: true, limits: map[string]time.Duration{anyMode: 50 * time.Millisecond},
+		do: func(c *jepsen.Cluster, master, _ string) error { return c.Terminate(master) }},
+	{name: "a slave gets kill -9", joins: true, limits: map[string]time.Duration{"2-2": 900 * time.Millisecond, "2-3": joinLimit},
+		do: func(c *jepsen.Cluster, _, slave string) error { return c.Kill(slave) }},
 }
 
-var drivers = map[string]func() jepsen.Driver{"own": jepsen.Own, "go": goclient.New}
+// joinLimit is for a change of the voters while all live, or while the one that leaves is not needed.
+const joinLimit = 20 * time.Millisecond
 
-func measureAll(ctx context.Context, modes, clients []string, faults []fault, rounds int) error {
+const joining = "that slave votes again"
+
+func (f fault) limit(mode string) time.Duration { return max(f.limits[anyMode], f.limits[mode]) }
+
+// column is a kind of client with so many groups.
+type column struct {
+	client string
+	groups int
+}
+
+func (c column) String() string {
+	if c.groups > 1 {
+		return fmt.Sprintf("%s*%d", c.client, c.groups)
+	}
+	return c.client
+}
+
+func parseColumn(text string) (column, error) {
+	name, number, _ := strings.Cut(text, "*")
+	c := column{client: name, groups: 1}
+	if loads[name] == nil {
+		return c, fmt.Errorf("no client %q: use %s", name, strings.Join(slices.Sorted(maps.Keys(loads)), ", "))
+	}
+	if number != "" {
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 1 || n > 3 {
+			return c, fmt.Errorf("no number of groups %q: use 1 to 3", number)
+		}
+		c.groups = n
+	}
+	return c, nil
+}
+
+// cell is what one client saw of one thing.
+type cell struct {
+	gaps   []time.Duration // longest time without an OK, of each round
+	failed int             // sends
+	limit  time.Duration   // 0: none
+}
+
+func (c cell) String() string {
+	if len(c.gaps) == 0 {
+		return "-"
+	}
+	p90 := quantile(c.gaps, 0.9)
+	text := fmt.Sprintf("%d %d %d", quantile(c.gaps, 0.5).Milliseconds(), p90.Milliseconds(), quantile(c.gaps, 1).Milliseconds())
+	if c.limit > 0 && p90.Round(time.Millisecond) > c.limit {
+		text += "!"
+	}
+	if c.failed > 0 {
+		text += fmt.Sprintf(" (%d failed)", c.failed)
+	}
+	return text
+}
+
+func measureAll(ctx context.Context, modes, clients []string, only string, rounds int) error {
 	dir, err := os.MkdirTemp("", "ledgermq-failover-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	defer w.Flush()
-	fmt.Fprintln(w, "client\tmode\tthe master gets\trounds\tmedian\tp90\tmax\tpeace")
-	for _, name := range clients {
-		if drivers[name] == nil {
-			return fmt.Errorf("no client %q: use own or go", name)
+	var columns []column
+	for _, text := range clients {
+		c, err := parseColumn(text)
+		if err != nil {
+			return err
 		}
+		columns = append(columns, c)
+	}
+	chosen := slices.DeleteFunc(slices.Clone(faults), func(f fault) bool { return only != "" && f.name != only })
+	if len(chosen) == 0 {
+		return fmt.Errorf("nothing is called %q", only)
+	}
+	table := map[string]*cell{}
+	var failed []error
+	for _, col := range columns {
 		for _, text := range modes {
 			mode, err := jepsen.ParseMode(text)
 			if err != nil {
 				return err
 			}
-			for i, f := range faults {
-				fmt.Fprintf(os.Stderr, "client %s, mode %v, %s\n", name, mode, f.name)
-				gaps, peace, err := measure(ctx, filepath.Join(dir, fmt.Sprint(name, mode, i)), mode, f, drivers[name](), rounds)
-				if err != nil {
-					return fmt.Errorf("client %s, mode %v, %s: %w", name, mode, f.name, err)
-				}
-				fmt.Fprintf(w, "%s\t%v\t%s\t%d\t%v\t%v\t%v\t%v\n", name, mode, f.name, len(gaps),
-					millis(quantile(gaps, 0.5)), millis(quantile(gaps, 0.9)), millis(quantile(gaps, 1)), millis(peace))
+			m := &measurement{ctx: ctx, column: col, mode: mode, table: table}
+			if err := m.run(filepath.Join(dir, fmt.Sprint(col, mode)), chosen, rounds); err != nil {
+				failed = append(failed, fmt.Errorf("%v, mode %v: %w", col, mode, err))
 			}
 		}
 	}
-	return nil
+	print(columns, modes, chosen, table)
+	return errors.Join(append(failed, ctx.Err())...)
 }
 
-func millis(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+// print shows the table: median, p90 and maximum in milliseconds.
+func print(columns []column, modes []string, chosen []fault, table map[string]*cell) {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	defer w.Flush()
+	fmt.Fprint(w, "mode\twhat happens to the master\tlimit")
+	for _, col := range columns {
+		fmt.Fprintf(w, "\t%v: median p90 max", col)
+	}
+	fmt.Fprintln(w)
+	row := func(mode, name string, limit time.Duration) {
+		text := "-"
+		if limit > 0 {
+			text = fmt.Sprint(limit.Milliseconds())
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s", mode, name, text)
+		for _, col := range columns {
+			c := table[key(col, mode, name)]
+			if c == nil {
+				c = &cell{}
+			}
+			fmt.Fprintf(w, "\t%v", c)
+		}
+		fmt.Fprintln(w)
+	}
+	for _, mode := range modes {
+		for _, f := range chosen {
+			row(mode, f.name, f.limit(mode))
+			if f.joins {
+				row(mode, joining, joinLimit)
+			}
+		}
+		row(mode, "peace", 0)
+	}
+	fmt.Fprintln(w, "Milliseconds without an OK; ! is a p90 of our client above its limit.")
+}
+
+func key(c column, mode, name string) string { return fmt.Sprint(c, " ", mode, " ", name) }
 
 // quantile of a few values: the smallest one that so many are not above.
 func quantile(all []time.Duration, q float64) time.Duration {
@@ -111,178 +219,136 @@ func quantile(all []time.Duration, q float64) time.Duration {
 }
 
 const (
-	topic     = "Failover"
-	senders   = 16
-	sendPause = 5 * time.Millisecond // after each send of each sender
-	sendLimit = 10 * time.Second
-	steady    = 300         // so many sends are OK before a fault and after it,
-	calm      = time.Second // and at least so long passes
 	stepLimit = 2 * time.Minute
+	steady    = 100                    // so many sends are OK before a fault and after it,
+	calm      = 500 * time.Millisecond // and at least so long passes
 )
 
-// measure starts a cluster and breaks its master so many times. It returns the longest time without an OK of each time, and that of
-// the moments before.
-func measure(ctx context.Context, dir string, mode jepsen.Mode, f fault, d jepsen.Driver, rounds int) (gaps []time.Duration, peace time.Duration, err error) {
+// measurement is one client and mode: one cluster, on which everything is broken in turn.
+type measurement struct {
+	ctx    context.Context
+	column column
+	mode   jepsen.Mode
+	table  map[string]*cell
+	c      *jepsen.Cluster
+	l      *load
+}
+
+func (m *measurement) run(dir string, faults []fault, rounds int) (err error) {
 	binary, err := cluster.Binary()
 	if err != nil {
-		return nil, 0, err
+		return err
 	}
-	starting, cancel := context.WithTimeout(ctx, stepLimit)
+	starting, cancel := context.WithTimeout(m.ctx, stepLimit)
 	defer cancel()
-	c, err := jepsen.StartCluster(starting, jepsen.ClusterOptions{Binary: binary, Dir: dir, Mode: mode})
+	m.c, err = jepsen.StartCluster(starting, jepsen.ClusterOptions{Binary: binary, Dir: dir, Mode: m.mode, Groups: min(m.column.groups, m.mode.Members)})
 	if err != nil {
-		return nil, 0, err
+		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, errors.New(c.Logs()))
+			err = errors.Join(err, errors.New(m.c.Logs()))
 		}
-		err = errors.Join(err, c.Close())
+		err = errors.Join(err, m.c.Close())
 	}()
-	l, err := startLoad(ctx, c, d)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer l.close()
-	for i := range rounds {
-		if i > 0 {
-			if err := mend(ctx, c); err != nil {
-				return nil, 0, err
-			}
-		}
-		gap, before, err := round(ctx, c, l, f)
-		if err != nil {
-			return nil, 0, err
-		}
-		gaps, peace = append(gaps, gap), max(peace, before)
-	}
-	return gaps, peace, nil
-}
-
-// round breaks the master once.
-func round(ctx context.Context, c *jepsen.Cluster, l *load, f fault) (gap, peace time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, stepLimit)
-	defer cancel()
-	began := l.now()
-	if err := l.await(ctx, began); err != nil {
-		return 0, 0, err
-	}
-	master, err := c.Master(ctx)
-	if err != nil || master == "" {
-		return 0, 0, errors.Join(errors.New("no master"), err)
-	}
-	broken := l.now()
-	if err := f.do(c, master); err != nil {
-		return 0, 0, err
-	}
-	err = jepsen.Await(ctx, "another master than "+master, func() (bool, error) {
-		now, err := c.Master(ctx)
-		return now != "" && now != master, err
-	})
-	if err == nil {
-		err = l.await(ctx, l.now())
-	}
-	if err != nil {
-		return 0, 0, err
-	}
-	return l.longest(broken, l.now()), l.longest(began, broken), nil
-}
-
-// mend undoes what a round has broken and waits until the group is whole.
-func mend(ctx context.Context, c *jepsen.Cluster) error {
-	ctx, cancel := context.WithTimeout(ctx, stepLimit)
-	defer cancel()
-	if err := c.Heal(); err != nil {
+	if m.l, err = startLoad(m.ctx, m.c, m.column.client); err != nil {
 		return err
 	}
-	return c.AwaitHealthy(ctx)
-}
-
-// load sends all the time and notes when it was answered OK.
-type load struct {
-	began    time.Time
-	stop     context.CancelFunc
-	senders  sync.WaitGroup
-	sessions []jepsen.Session
-
-	mu sync.Mutex
-	ok []time.Duration // since began, ascending
-}
-
-func startLoad(ctx context.Context, c *jepsen.Cluster, d jepsen.Driver) (*load, error) {
-	admin, err := client.New(c.Namesrv())
-	if err != nil {
-		return nil, err
+	defer m.l.close()
+	var failed []error
+	for _, f := range faults {
+		began := time.Now()
+		for range rounds {
+			if err := m.round(f); err != nil {
+				return errors.Join(append(failed, fmt.Errorf("%s: %w", f.name, err))...)
+			}
+		}
+		cell := m.cell(f.name, f.limit(m.mode.String()))
+		fmt.Fprintf(os.Stderr, "%v, mode %v, %s: %v, took %v\n", m.column, m.mode, f.name, cell, time.Since(began).Round(time.Second))
+		// With three groups a stock client that chooses no queue finds another master when it loses one.
+		mayFail := !f.spares && (m.column.groups == 1 || f.name != "kill -9")
+		if cell.failed > 0 && !mayFail {
+			failed = append(failed, fmt.Errorf("%s: %d sends failed, and none may: %v", f.name, cell.failed, m.l.reasons()))
+		}
 	}
-	defer admin.Close()
-	making, cancel := context.WithTimeout(ctx, stepLimit)
+	m.l.close()
+	return errors.Join(append(failed, m.l.lost(m.ctx, m.c), m.verify())...)
+}
+
+func (m *measurement) cell(name string, limit time.Duration) *cell {
+	k := key(m.column, m.mode.String(), name)
+	if m.table[k] == nil {
+		m.table[k] = &cell{}
+		if m.column.client == "own" {
+			m.table[k].limit = limit
+		}
+	}
+	return m.table[k]
+}
+
+// round breaks the cluster once, and mends it.
+func (m *measurement) round(f fault) error {
+	ctx, cancel := context.WithTimeout(m.ctx, stepLimit)
 	defer cancel()
-	if _, err := admin.CreateTopic(making, client.TopicSpec{Name: topic, ReadQueues: 8}); err != nil {
-		return nil, err
+	began := m.l.now()
+	if err := m.l.await(ctx, began); err != nil {
+		return err
 	}
-	l := &load{began: time.Now()}
-	loading, stop := context.WithCancel(ctx)
-	l.stop = stop
-	for range senders {
-		s, err := d.Open(ctx, c.Namesrv(), topic, "nobody")
-		if err != nil {
-			l.close()
-			return nil, err
+	master, err := m.c.Master(ctx)
+	if err != nil || master == "" {
+		return errors.Join(errors.New("no master"), err)
+	}
+	slave := m.c.Nodes()[0]
+	if slave == master {
+		slave = m.c.Nodes()[1]
+	}
+	broken, failures := m.l.now(), m.l.failures()
+	if err := f.do(m.c, master, slave); err != nil {
+		return err
+	}
+	err = jepsen.Await(ctx, "what follows", func() (bool, error) {
+		if f.moves {
+			now, err := m.c.Master(ctx)
+			return now != "" && now != master, err
 		}
-		l.sessions = append(l.sessions, s)
-		l.senders.Go(func() { l.send(loading, s) })
-	}
-	return l, nil
-}
-
-func (l *load) close() {
-	l.stop()
-	l.senders.Wait()
-	for _, s := range l.sessions {
-		s.Close()
-	}
-}
-
-func (l *load) send(ctx context.Context, s jepsen.Session) {
-	tick := time.NewTimer(0)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		limit, cancel := context.WithTimeout(ctx, sendLimit)
-		_, _, outcome, _ := s.Send(limit, "", strings.Repeat("x", 200))
-		cancel()
-		if outcome == jepsen.OK {
-			l.mu.Lock()
-			l.ok = append(l.ok, l.now())
-			l.mu.Unlock()
-		}
-		tick.Reset(sendPause)
-	}
-}
-
-func (l *load) now() time.Duration { return time.Since(l.began) }
-
-// await waits until sends have been OK for a while since a time.
-func (l *load) await(ctx context.Context, since time.Duration) error {
-	return jepsen.Await(ctx, "sends that are OK", func() (bool, error) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		first, _ := slices.BinarySearch(l.ok, since)
-		return len(l.ok)-first >= steady && l.now()-since >= calm, nil
+		n, err := m.c.Voters(ctx)
+		return n > 0 && n < m.voters(), err
 	})
+	if err == nil {
+		err = m.l.await(ctx, m.l.now())
+	}
+	if err != nil {
+		return err
+	}
+	after := m.l.now()
+	cell := m.cell(f.name, f.limit(m.mode.String()))
+	cell.gaps = append(cell.gaps, m.l.longest(broken, after))
+	cell.failed += m.l.failures() - failures
+	peace := m.cell("peace", 0)
+	peace.gaps = append(peace.gaps, m.l.longest(began, broken))
+	// A controller that is new has forgotten how often a replica came and went, and lets it vote again as soon as the first time.
+	if err := m.c.Kill(jepsen.Controller); err != nil {
+		return err
+	}
+	if err := m.c.Heal(); err != nil {
+		return err
+	}
+	if err := m.c.AwaitHealthy(ctx); err != nil {
+		return err
+	}
+	if f.joins {
+		cell := m.cell(joining, joinLimit)
+		cell.gaps = append(cell.gaps, m.l.longest(after, m.l.now()))
+	}
+	return nil
 }
 
-// longest is the longest time from one OK to the next one that ended between two times.
-func (l *load) longest(from, to time.Duration) (longest time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	first, _ := slices.BinarySearch(l.ok, from)
-	for i := max(first, 1); i < len(l.ok) && l.ok[i] <= to; i++ {
-		longest = max(longest, l.ok[i]-l.ok[i-1])
-	}
-	return longest
+// voters is how many there are when all is well.
+func (m *measurement) voters() int { return min(m.mode.Members, 2*m.mode.Answers-1) }
+
+// verify demands that the logs of all replicas are equal.
+func (m *measurement) verify() error {
+	ctx, cancel := context.WithTimeout(m.ctx, stepLimit)
+	defer cancel()
+	return m.c.Verify(ctx)
 }

@@ -1,7 +1,7 @@
 // Package goclient drives Apache's official Go client for package jepsen, so that the runs and the measurements that our own client
 // goes through can be done with the client that applications have. It knows nothing of the cluster but the name server's address.
 //
-// What it guarantees: a value is sent once, the client's own retries are off, so that a value which is there twice is the cluster's
+// What New's driver guarantees: a value is sent once, the client's own retries are off, so that a value which is there twice is the cluster's
 // doing. An outcome is NotStored only where the broker says so in its answer, or the client has not found a broker; every other
 // failure is Unknown. Sessions share nothing; the methods of one have one caller at a time, as jepsen.Session says.
 package goclient
@@ -29,12 +29,19 @@ func New() jepsen.Driver {
 	return driver{}
 }
 
-type driver struct{}
+// Defaults returns a driver whose producers have the client's own defaults: they retry, and take the queues in turn. A value may be there
+// more than once.
+func Defaults() jepsen.Driver {
+	rlog.SetLogLevel("fatal")
+	return driver{defaults: true}
+}
+
+type driver struct{ defaults bool }
 
 func (driver) Name() string { return "go" }
 
-func (driver) Open(_ context.Context, namesrv []string, topic, group string) (jepsen.Session, error) {
-	s := &session{namesrv: namesrv, topic: topic, group: group, got: make(chan []jepsen.Read), closed: make(chan struct{})}
+func (d driver) Open(_ context.Context, namesrv []string, topic, group string) (jepsen.Session, error) {
+	s := &session{namesrv: namesrv, topic: topic, group: group, defaults: d.defaults, got: make(chan []jepsen.Read), closed: make(chan struct{})}
 	return s, nil
 }
 
@@ -49,6 +56,7 @@ const sendTimeout = 3 * time.Second
 type session struct {
 	namesrv      []string
 	topic, group string
+	defaults     bool
 	producer     rocketmq.Producer
 	puller       rocketmq.PullConsumer
 	pusher       rocketmq.PushConsumer
@@ -60,12 +68,15 @@ func (s *session) open() error {
 	if s.producer != nil {
 		return nil
 	}
-	p, err := rocketmq.NewProducer(
+	options := []producer.Option{
 		producer.WithNsResolver(primitive.NewPassthroughResolver(s.namesrv)),
 		producer.WithGroupName("producers"), producer.WithInstanceName(instance()),
-		producer.WithRetry(0), producer.WithSendMsgTimeout(sendTimeout),
-		producer.WithQueueSelector(producer.NewHashQueueSelector()),
-	)
+	}
+	if !s.defaults {
+		options = append(options, producer.WithRetry(0), producer.WithSendMsgTimeout(sendTimeout),
+			producer.WithQueueSelector(producer.NewHashQueueSelector()))
+	}
+	p, err := rocketmq.NewProducer(options...)
 	if err != nil {
 		return err
 	}

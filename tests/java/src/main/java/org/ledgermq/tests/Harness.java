@@ -33,6 +33,7 @@ public final class Harness {
         CASES.put("lite-assign", LitePullCases::assign);
         CASES.put("lite-seek", LitePullCases::seek);
         CASES.put("survive", SurviveCase::run);
+        CASES.put("load", LoadCase::run);
         CASES.put("first-steps", FirstSteps::run);
     }
 
