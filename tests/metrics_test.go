@@ -54,7 +54,7 @@ func TestMetricsOfThePage(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]int{"write": 3, "commit": 1} {
-		counted := regexp.MustCompile(`(?m)^ledgermq_replica_` + name + `_seconds_count\{.*\} [1-9]`).FindAllString(brokers, -1)
+		counted := regexp.MustCompile(`(?m)^ledgermq_replica_`+name+`_seconds_count\{.*\} [1-9]`).FindAllString(brokers, -1)
 		if len(counted) != want {
 			t.Errorf("%s times are counted by %d replicas, want %d", name, len(counted), want)
 		}

@@ -35,6 +35,7 @@ var walks = map[string]walk{
 	"Mode 2-3 with two dead, one after the other": {cluster: cluster.Options{Groups: 1, MinISR: 1}},
 	"A node never comes back":                     {cluster: cluster.Options{Nodes: 4, Groups: 1}},
 	"Equal replicas":                              {cluster: cluster.Options{Groups: 1}},
+	"Losing a site and coming back":               {run: lostSite},
 	"Raising the feature level":                   {cluster: cluster.Options{Groups: 1}},
 	"Masters go back to where they are wanted":    {cluster: cluster.Options{Groups: 2}},
 }
