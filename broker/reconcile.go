@@ -168,7 +168,7 @@ func (n *Node) report(check, cluster []byte) *controllerpb.HeartbeatRequest {
 		if h.parked != "" {
 			rep.Role = controllerpb.Role_ROLE_PARKED
 		}
-		rep.Starts, rep.Missing, rep.IdentityLost = h.starts, h.missing, h.file.Lost != ""
+		rep.Starts, rep.Missing, rep.IdentityLost, rep.DiskNearlyFull = h.starts, h.missing, h.file.Lost != "", n.diskFull.Load()
 		if h.r != nil {
 			h.r.report(rep)
 			req.Addresses.Clients[h.file.Group] = h.r.advertise

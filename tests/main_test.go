@@ -106,11 +106,12 @@ func restart(t *testing.T, c *cluster.Cluster, ids ...string) {
 
 // groupInfo is what the tests read of `admin group list --json`.
 type groupInfo struct {
-	Name        string `json:"name"`
-	State       string `json:"state"`
-	Epoch       uint32 `json:"epoch"`
-	ActiveEpoch uint32 `json:"activeEpoch"`
-	Stuck       string `json:"stuck"`
+	Name        string   `json:"name"`
+	State       string   `json:"state"`
+	Epoch       uint32   `json:"epoch"`
+	ActiveEpoch uint32   `json:"activeEpoch"`
+	Stuck       string   `json:"stuck"`
+	Notes       []string `json:"notes"`
 	Master      *struct {
 		Node string `json:"node"`
 		Term string `json:"term"`

@@ -38,12 +38,15 @@ var walks = map[string]walk{
 	"Losing a site and coming back":               {run: lostSite},
 	"Raising the feature level":                   {cluster: cluster.Options{Groups: 1}},
 	"Masters go back to where they are wanted":    {cluster: cluster.Options{Groups: 2}},
+	"A wiped disk":                                {cluster: cluster.Options{Groups: 1}},
+	"A full disk":                                 {cluster: smallDisks, prepare: onSmallDisks, marks: diskMarks},
 }
 
 // walk is how a section is run: on a cluster of `ledgermq dev --processes` under load, after which everything that was answered OK is
 // on every replica; or in its own way.
 type walk struct {
 	cluster cluster.Options
+	prepare func(w *walker)                           // before the first step
 	marks   map[string]func(w *walker, args []string) // more marks, by regular expression; args are its groups
 	run     func(t *testing.T, steps []step)
 }
@@ -94,6 +97,9 @@ func TestOperate(t *testing.T) {
 			c := start(t, w.cluster)
 			r := &walker{t: t, c: c, walk: w, dir: c.Dir, load: startOwnLoad(t, c, "Walk", 2)}
 			r.env = append(r.shellEnv(), "LEDGERMQ_NAMESRV="+strings.Join(c.Namesrv, ","))
+			if w.prepare != nil {
+				w.prepare(r)
+			}
 			r.steps(steps)
 			r.load.check(t, c)
 		})

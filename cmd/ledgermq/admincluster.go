@@ -102,6 +102,7 @@ type replicaView struct {
 	Parked      string `json:"parked,omitempty"`
 	Poisoned    string `json:"poisoned,omitempty"`
 	Lost        string `json:"lost,omitempty"`
+	DiskFull    bool   `json:"diskNearlyFull,omitempty"`
 }
 
 func viewGroup(g *pb.Group) groupView {
@@ -130,6 +131,7 @@ func viewGroup(g *pb.Group) groupView {
 			Role: roleName(r), Term: ids.Term(rep.GetTerm()).String(), Last: rep.GetLastIndex(),
 			Commit: rep.GetCommit(), Applied: rep.GetApplied(), EndOffset: rep.GetEndOffset(), BehindBytes: -1,
 			Client: r.GetClientAddress(), Peer: r.GetPeerAddress(), Parked: plain(rep.GetParked()), Poisoned: plain(rep.GetPoisoned()), Lost: plain(r.GetLost()),
+			DiskFull: r.GetLive() && rep.GetDiskNearlyFull(),
 		}
 		if masterEnd >= 0 && rep != nil {
 			view.BehindBytes = max(0, masterEnd-rep.GetEndOffset())
@@ -140,6 +142,9 @@ func viewGroup(g *pb.Group) groupView {
 		}
 		if !fit && !r.GetNotHeardYet() && g.GetState() == pb.GroupState_GROUP_STATE_READY {
 			v.Notes = append(v.Notes, holdNote(view, rep != nil))
+		}
+		if view.DiskFull {
+			v.Notes = append(v.Notes, fmt.Sprintf("the disk of %s is nearly full: as master it refuses sends", view.Node))
 		}
 		v.Replicas = append(v.Replicas, view)
 	}

@@ -539,6 +539,7 @@ type ReplicaReport struct {
 	MasterClosed       bool                   `protobuf:"varint,19,opt,name=master_closed,json=masterClosed,proto3" json:"master_closed,omitempty"`                     // the connection to its master was closed, and it was not heard since
 	IdentityLost       bool                   `protobuf:"varint,20,opt,name=identity_lost,json=identityLost,proto3" json:"identity_lost,omitempty"`                     // it cannot prove that it holds all that it promised; `parked` says why. The id is lost for ever
 	Leaving            bool                   `protobuf:"varint,21,opt,name=leaving,proto3" json:"leaving,omitempty"`                                                   // its process ends soon: it takes no mastership that another one hands over
+	DiskNearlyFull     bool                   `protobuf:"varint,22,opt,name=disk_nearly_full,json=diskNearlyFull,proto3" json:"disk_nearly_full,omitempty"`             // its disk is nearly full: as master it refuses sends
 	Terms              []*TermStart           `protobuf:"bytes,40,rep,name=terms,proto3" json:"terms,omitempty"`                                                        // the newest terms of its log, at most 64, while it hears no master
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -717,6 +718,13 @@ func (x *ReplicaReport) GetIdentityLost() bool {
 func (x *ReplicaReport) GetLeaving() bool {
 	if x != nil {
 		return x.Leaving
+	}
+	return false
+}
+
+func (x *ReplicaReport) GetDiskNearlyFull() bool {
+	if x != nil {
+		return x.DiskNearlyFull
 	}
 	return false
 }
@@ -3284,7 +3292,7 @@ const file_controller_proto_rawDesc = "" +
 	"\aclients\x18\x03 \x03(\v2..ledgermq.controller.v1.Addresses.ClientsEntryR\aclients\x1a:\n" +
 	"\fClientsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe8\x05\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x92\x06\n" +
 	"\rReplicaReport\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -3311,7 +3319,8 @@ const file_controller_proto_rawDesc = "" +
 	"\x14master_silent_millis\x18\x12 \x01(\x03R\x12masterSilentMillis\x12#\n" +
 	"\rmaster_closed\x18\x13 \x01(\bR\fmasterClosed\x12#\n" +
 	"\ridentity_lost\x18\x14 \x01(\bR\fidentityLost\x12\x18\n" +
-	"\aleaving\x18\x15 \x01(\bR\aleaving\x127\n" +
+	"\aleaving\x18\x15 \x01(\bR\aleaving\x12(\n" +
+	"\x10disk_nearly_full\x18\x16 \x01(\bR\x0ediskNearlyFull\x127\n" +
 	"\x05terms\x18( \x03(\v2!.ledgermq.controller.v1.TermStartR\x05terms\"\xac\x01\n" +
 	"\fMemberReport\x12\x1d\n" +
 	"\n" +
