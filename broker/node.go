@@ -426,6 +426,10 @@ func (n *Node) park(r *Replica, why string) {
 func (n *Node) openReplica(id ids.GroupID, record *raftlog.EpochRecord, starts uint64) {
 	n.mu.Lock()
 	h := n.replicas[id]
+	if h == nil { // it was removed meanwhile
+		n.mu.Unlock()
+		return
+	}
 	h.seen = max(h.seen, starts)
 	if h.opening || h.r != nil || h.parked != "" {
 		n.mu.Unlock()

@@ -229,13 +229,15 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 	n.mu.Lock()
 	h := n.replicas[id]
 	n.mu.Unlock()
-	if h != nil && len(w.Incarnation) == 0 && ids.ReplicaID(w.ReplicaId) > h.file.Replica {
-		n.retire(id, h, w)
-		return // the next heartbeat finds no folder, and makes one
-	}
-	if h != nil && w.Retired && uncleanOf(w.Unclean, h.file.Replica) != nil {
-		n.retire(id, h, w)
+	switch {
+	case h != nil && w.Retired:
+		n.retire(id, h, w, w.Lost)
 		return
+	case w.Retired:
+		return // moved away already
+	case h != nil && len(w.Incarnation) == 0 && ids.ReplicaID(w.ReplicaId) > h.file.Replica:
+		n.retire(id, h, w, fmt.Sprintf("replica %d follows it", w.ReplicaId))
+		return // the next heartbeat finds no folder, and makes one
 	}
 	if h == nil {
 		if h = n.firstSight(cluster, id, w); h == nil {
@@ -272,16 +274,19 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 	}
 }
 
-// retire moves the folder of a replica that was given up out of the way of the one that follows it. It is kept: what it holds may be
-// the only copy of something, whatever went wrong.
-func (n *Node) retire(id ids.GroupID, h *hosted, w *controllerpb.WantedReplica) {
+// retire closes a replica that was given up or removed, for ever, and moves its folder out of the way of another one. It is kept: what
+// it holds may be the only copy of something, whatever went wrong.
+func (n *Node) retire(id ids.GroupID, h *hosted, w *controllerpb.WantedReplica, why string) {
 	n.mu.Lock()
 	r, busy := h.r, h.opening || h.closing
+	if r == nil && !busy && h.parked == "" {
+		h.parked = why // nobody opens it any more
+	}
 	n.mu.Unlock()
 	u := uncleanOf(w.Unclean, h.file.Replica)
 	switch {
 	case r != nil:
-		n.park(r, fmt.Sprintf("replica %d follows it", w.ReplicaId))
+		n.park(r, why)
 		return
 	case busy:
 		return
@@ -300,11 +305,11 @@ func (n *Node) retire(id ids.GroupID, h *hosted, w *controllerpb.WantedReplica) 
 		err = errors.Join(n.o.FS.SyncDir(lost), n.o.FS.SyncDir(filepath.Dir(from)))
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		n.log.Error().Str("group", w.GroupName).Err(err).Msg("the folder of a lost replica cannot be moved away: tried again")
+		n.log.Error().Str("group", w.GroupName).Err(err).Msg("the folder of a replica that was given up cannot be moved away: tried again")
 		return
 	}
-	n.log.Warn().Str("group", w.GroupName).Uint64("replica", uint64(h.file.Replica)).Uint64("heir", w.ReplicaId).Str("folder", to).
-		Msg("a lost replica gives its place to another one; its folder is kept, remove it when nobody needs it")
+	n.log.Warn().Str("group", w.GroupName).Uint64("replica", uint64(h.file.Replica)).Str("reason", why).Str("folder", to).
+		Msg("a replica is gone for ever; its folder is kept, remove it when nobody needs it")
 	n.mu.Lock()
 	delete(n.replicas, id)
 	n.mu.Unlock()

@@ -32,6 +32,8 @@ func (s *State) Apply(c Command) error {
 		return s.applyRenew(c)
 	case *raiseLevelCommand:
 		return s.applyRaiseLevel(c)
+	case *setModeCommand:
+		return s.applySetMode(c)
 	case *uncleanCommand:
 		return s.applyUnclean(c)
 	}
@@ -189,11 +191,13 @@ func lostReason(r *replicaEntry, f replicaFacts) string {
 	return ""
 }
 
-// issueFirst issues epoch 1: the lowest V slots vote, the others learn.
+// issueFirst issues epoch 1: the lowest V slots that may vote do, the others learn.
 func (s *State) issueFirst(g *groupEntry) {
 	var first voterSet
-	for _, r := range g.Replicas[:Voters(g.Answers, g.Members)] {
-		first = append(first, r.ID)
+	for i := range g.Replicas {
+		if r := &g.Replicas[i]; r.mayStay() && len(first) < g.modeVoters() {
+			first = append(first, r.ID)
+		}
 	}
 	slices.Sort(first)
 	s.issue(g, first)
@@ -235,7 +239,7 @@ func (s *State) applyCreateGroup(c *createGroupCommand) error {
 		Async:       c.Async,
 	}
 	for i, n := range c.Nodes {
-		g.Replicas = append(g.Replicas, replicaEntry{ID: s.cluster.NextReplica, Slot: ids.Slot(i + 1), Node: n})
+		g.Replicas = append(g.Replicas, replicaEntry{ID: s.cluster.NextReplica, Slot: ids.Slot(i + 1), Node: n, Learner: slices.Contains(c.Learners, n)})
 		s.cluster.NextReplica++
 	}
 	s.groups[g.Name] = g
@@ -268,10 +272,7 @@ func (s *State) nodeNames() []string {
 // ensureDefaults fills in the minimum ISR and the segment size.
 func (c *createGroupCommand) ensureDefaults() {
 	if c.MinISR == 0 {
-		c.MinISR = c.Answers
-		if c.Answers == c.Members {
-			c.MinISR = max(1, c.Answers-1)
-		}
+		c.MinISR = min(defaultMinISR(c.Answers, c.Members), max(1, len(c.Nodes)-len(c.Learners)))
 	}
 	if c.SegmentSize == 0 {
 		c.SegmentSize = ids.DefaultSegmentSize
@@ -300,8 +301,17 @@ func (c *createGroupCommand) validate() error {
 			return fault("node %s is named twice: each replica needs a node of its own", n)
 		}
 	}
-	if v := Voters(c.Answers, c.Members); c.MinISR < 1 || c.MinISR > v {
-		return fault("min ISR %d: mode %d-%d takes 1 to %d, the number of its voters", c.MinISR, c.Answers, c.Members, v)
+	for i, n := range c.Learners {
+		if !slices.Contains(c.Nodes, n) || slices.Contains(c.Learners[:i], n) {
+			return fault("node %s is to have a learner: it has none of the replicas, or is named twice", n)
+		}
+	}
+	trial := groupEntry{Answers: c.Answers, Members: c.Members, MinISR: c.MinISR}
+	for _, n := range c.Nodes {
+		trial.Replicas = append(trial.Replicas, replicaEntry{Node: n, Learner: slices.Contains(c.Learners, n)})
+	}
+	if err := trial.checkShape(); err != nil {
+		return fault("%v", err)
 	}
 	if err := ids.CheckSegmentSize(c.SegmentSize, ids.MinTestSegmentSize); err != nil {
 		return fault("%v", err)
@@ -314,7 +324,9 @@ func (g *groupEntry) sameAs(c *createGroupCommand) bool {
 	if g.Answers != c.Answers || g.Members != c.Members || g.MinISR != c.MinISR || g.SegmentSize != c.SegmentSize || g.Async != c.Async {
 		return false
 	}
-	return slices.EqualFunc(g.Replicas, c.Nodes, func(r replicaEntry, n ids.NodeID) bool { return r.Node == n })
+	return slices.EqualFunc(g.Replicas, c.Nodes, func(r replicaEntry, n ids.NodeID) bool {
+		return r.Node == n && r.Learner == slices.Contains(c.Learners, n)
+	})
 }
 
 func (g *groupEntry) describe() string {

@@ -299,9 +299,8 @@ func (c *calls) CreateGroup(ctx context.Context, req *pb.CreateGroupRequest) (*p
 		MinISR:      int(req.GetMinIsr()),
 		SegmentSize: req.GetSegmentSize(),
 		Async:       req.GetAsyncFlush(),
-	}
-	for _, n := range req.GetNodes() {
-		cmd.Nodes = append(cmd.Nodes, ids.NodeID(n))
+		Nodes:       nodeIDs(req.GetNodes()),
+		Learners:    nodeIDs(req.GetLearners()),
 	}
 	cmd.ensureDefaults()
 	if err := cmd.validate(); err != nil {
@@ -329,14 +328,10 @@ func (c *calls) ReplaceReplica(ctx context.Context, req *pb.ReplaceReplicaReques
 	if err := s.notLeader(); err != nil {
 		return nil, err
 	}
-	cmd := &giveUpCommand{Replica: ids.ReplicaID(req.GetReplicaId()), Heir: ids.NodeID(req.GetNodeId()), Reason: req.GetReason()}
+	var cmd Command
 	var err error
 	s.readState(func(st *State) {
-		if g := st.groups[req.GetGroup()]; g != nil {
-			cmd.Group = g.ID
-		} else {
-			err = refuse(ErrNotFound, "group %q does not exist: look at the list of groups", cut(req.GetGroup()))
-		}
+		cmd, err = s.lead.Replace(s.o.Clock(), st, req.GetGroup(), ids.ReplicaID(req.GetReplicaId()), ids.NodeID(req.GetNodeId()), req.GetReason(), req.GetGiveUp())
 	})
 	if err != nil {
 		return nil, err
@@ -344,9 +339,53 @@ func (c *calls) ReplaceReplica(ctx context.Context, req *pb.ReplaceReplicaReques
 	if err := s.propose(ctx, cmd); err != nil {
 		return nil, err
 	}
-	s.log.Warn().Str("group", req.GetGroup()).Uint64("replica", req.GetReplicaId()).Str("heir", req.GetNodeId()).Str("reason", req.GetReason()).
-		Msg("an operator gives a replica up")
+	event, text := s.log.Info(), "an operator replaces a replica, which votes until the new one does"
+	if _, givenUp := cmd.(*giveUpCommand); givenUp {
+		event, text = s.log.Warn(), "an operator gives a replica up"
+	}
+	event.Str("group", req.GetGroup()).Uint64("replica", req.GetReplicaId()).Str("heir", req.GetNodeId()).Str("reason", req.GetReason()).Msg(text)
 	return s.group(req.GetGroup())
+}
+
+func (c *calls) SetMode(ctx context.Context, req *pb.SetModeRequest) (*pb.Group, error) {
+	s := c.s
+	if err := s.confirm(ctx); err != nil {
+		return nil, err
+	}
+	want := SetMode{Group: req.GetGroup(), Answers: int(req.GetAnswers()), Members: int(req.GetMembers()), MinISR: int(req.GetMinIsr()),
+		On: nodeIDs(req.GetOn()), Learners: nodeIDs(req.GetLearners())}
+	for _, id := range req.GetRemove() {
+		want.Remove = append(want.Remove, ids.ReplicaID(id))
+	}
+	var cmd Command
+	var err error
+	s.readState(func(st *State) { cmd, err = s.lead.SetMode(s.o.Clock(), st, want) })
+	if err == nil {
+		err = s.propose(ctx, cmd)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.log.Info().Str("group", want.Group).Str("mode", fmt.Sprintf("%d-%d", want.Answers, want.Members)).Strs("on", req.GetOn()).
+		Uints64("remove", removed(cmd)).Msg("an operator changes the mode of a group")
+	return s.group(want.Group)
+}
+
+// removed lists the replicas that a command takes out of a group.
+func removed(cmd Command) (out []uint64) {
+	if c, ok := cmd.(*setModeCommand); ok {
+		for _, id := range c.Remove {
+			out = append(out, uint64(id))
+		}
+	}
+	return out
+}
+
+func nodeIDs(list []string) (out []ids.NodeID) {
+	for _, n := range list {
+		out = append(out, ids.NodeID(n))
+	}
+	return out
 }
 
 func (c *calls) Elect(ctx context.Context, req *pb.ElectRequest) (*pb.Group, error) {

@@ -351,8 +351,42 @@ func (c *Client) CreateGroup(ctx context.Context, req *pb.CreateGroupRequest) (*
 	return ask(ctx, c, pb.ControllerClient.CreateGroup, req)
 }
 
-// ReplaceReplica gives a replica up for ever and its slot to a new, empty one, on node or, when that is empty, on the same node. It
-// returns when that is durable; the new one learns and becomes a voter by itself. Errors: ErrNotFound, ErrInvalid.
+// SetMode changes the mode, the min ISR and the replicas of a group. It returns when that is durable; WaitShape waits until it is done.
+// Errors: ErrNotFound, ErrInvalid, ErrNotNow.
+func (c *Client) SetMode(ctx context.Context, req *pb.SetModeRequest) (*pb.Group, error) {
+	return ask(ctx, c, pb.ControllerClient.SetMode, req)
+}
+
+// WaitShape polls GetGroup until nothing is left to be done in the group and it has a live master, or ctx ends; then it returns the
+// last answer and an error that says what is left.
+func (c *Client) WaitShape(ctx context.Context, name string) (*pb.Group, error) {
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	var last *pb.Group
+	for {
+		g, err := c.GetGroup(ctx, name)
+		switch {
+		case err == nil && len(g.GetChanging()) == 0 && g.GetMaster().GetLive():
+			return g, nil
+		case err == nil:
+			last = g
+		case !errors.Is(err, ErrUnavailable) || last == nil && ctx.Err() != nil:
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			left := strings.Join(last.GetChanging(), "; ")
+			if left == "" {
+				left = "no master"
+			}
+			return last, fmt.Errorf("group %s is not there yet, and goes on by itself: %s: %w", name, left, context.Cause(ctx))
+		case <-ticker.C:
+		}
+	}
+}
+
+// ReplaceReplica gives the place of a replica to a new, empty one, on node or, when that is empty, on the same node. It returns when
+// that is durable; the new one learns and becomes a voter by itself. Errors: ErrNotFound, ErrInvalid, ErrNotNow.
 func (c *Client) ReplaceReplica(ctx context.Context, req *pb.ReplaceReplicaRequest) (*pb.Group, error) {
 	return ask(ctx, c, pb.ControllerClient.ReplaceReplica, req)
 }

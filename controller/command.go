@@ -28,6 +28,7 @@ const (
 	typeGiveUp      = 6
 	typeRenew       = 7
 	typeRaiseLevel  = 8
+	typeSetMode     = 9
 	typeUnclean     = 16
 )
 
@@ -84,7 +85,8 @@ type createGroupCommand struct {
 	Nodes       []ids.NodeID `json:"nodes"`
 	MinISR      int          `json:"minISR"`
 	SegmentSize int64        `json:"segmentSize"`
-	Async       bool         `json:"async,omitempty"` // replicas acknowledge before they sync
+	Async       bool         `json:"async,omitempty"`    // replicas acknowledge before they sync
+	Learners    []ids.NodeID `json:"learners,omitempty"` // those of Nodes whose replicas are kept learners
 }
 
 func (*foundCommand) commandType() byte       { return typeFound }
@@ -95,6 +97,9 @@ func (*createGroupCommand) commandType() byte { return typeCreateGroup }
 func (c *createGroupCommand) needs() (Level, string) {
 	if c.Async {
 		return 2, "asynchronous flush"
+	}
+	if len(c.Learners) > 0 {
+		return 2, "a replica that is kept a learner"
 	}
 	return 1, ""
 }
@@ -147,6 +152,8 @@ func decodeCommand(b []byte) (requestID, Command, error) {
 		c = &renewCommand{}
 	case typeRaiseLevel:
 		c = &raiseLevelCommand{}
+	case typeSetMode:
+		c = &setModeCommand{}
 	case typeUnclean:
 		c = &uncleanCommand{}
 	default:

@@ -72,7 +72,8 @@ type decision struct {
 	joined   ids.ReplicaID // not 0: a learner that becomes a voter
 	left     ids.ReplicaID // not 0: a voter that leaves
 	stuck    string        // why a group without master gets none
-	renew    ids.ReplicaID // not 0: its slot gets a new replica
+	renew    ids.ReplicaID // not 0: its slot gets a new replica, or it is forgotten when it leaves the group
+	handOver ids.ReplicaID // not 0: the master is to hand over to it
 }
 
 // decide looks at one group.
@@ -208,24 +209,7 @@ func (g *groupEntry) decideMembers(v *groupView, master ids.ReplicaID) decision 
 	if d := g.decideLost(v, master); d.voters != nil || d.renew != 0 {
 		return d
 	}
-	if len(current) >= Voters(g.Answers, g.Members) {
-		return decision{}
-	}
-	for _, r := range g.Replicas {
-		m, known := v.replicas[master].members[r.ID]
-		if current.has(r.ID) || r.Lost != "" || !known || !v.mayVote(r.ID) || v.replicas[r.ID].leaving {
-			continue
-		}
-		again := max(v.flaps[r.ID]-1, 0)
-		if m.caughtUp < min(caughtUpAfter<<min(again, maxDoublings), maxCaughtUp) || m.stalled > 0 && m.closed {
-			continue
-		}
-		if next := current.with(r.ID); g.mayIssue(next) == nil {
-			return decision{voters: next, campaign: master, joined: r.ID,
-				reason: fmt.Sprintf("replica %d on node %s has caught up", r.ID, r.Node)}
-		}
-	}
-	return decision{}
+	return g.decideShape(v, master)
 }
 
 // replaceVoter returns the set without the voter id: with a learner in its place where the mode has one that is not far behind,
@@ -234,7 +218,7 @@ func (g *groupEntry) replaceVoter(v *groupView, current voterSet, id, master ids
 	var learner ids.ReplicaID
 	for _, r := range g.Replicas {
 		m, known := v.replicas[master].members[r.ID]
-		if !current.has(r.ID) && r.Lost == "" && known && m.caughtUp > 0 && v.mayVote(r.ID) &&
+		if !current.has(r.ID) && r.Lost == "" && !r.Learner && known && m.caughtUp > 0 && v.mayVote(r.ID) &&
 			(learner == 0 || m.match > v.replicas[master].members[learner].match) {
 			learner = r.ID
 		}
@@ -256,10 +240,10 @@ func (g *groupEntry) replaceVoter(v *groupView, current voterSet, id, master ids
 // decideFailover: the newest epoch is active, and nobody is known to lead in it.
 func (g *groupEntry) decideFailover(v *groupView) decision {
 	current := g.voters()
-	if first := g.Replicas[0].ID; g.Master.Replica == 0 && v.replicas[first].silent < v.silence {
-		// The group has never had a master: the first of `on` leads first.
-		if v.mayVote(first) {
-			return decision{campaign: first}
+	if first := g.staysOn(g.preferredNode()); g.Master.Replica == 0 && first != nil && v.replicas[first.ID].silent < v.silence {
+		// The group has never had a master: the first of `on` that may vote leads first.
+		if v.mayVote(first.ID) {
+			return decision{campaign: first.ID}
 		}
 		return decision{}
 	}
@@ -304,7 +288,7 @@ func (g *groupEntry) decideFailover(v *groupView) decision {
 func (g *groupEntry) bestLearner(v *groupView, current voterSet) (best ids.ReplicaID, near bool) {
 	var learners voterSet
 	for _, r := range g.Replicas {
-		if !current.has(r.ID) && r.Lost == "" {
+		if !current.has(r.ID) && r.Lost == "" && !r.Learner {
 			learners = append(learners, r.ID)
 		}
 	}

@@ -86,7 +86,7 @@ func (s *State) givenUp(node ids.NodeID, reports []*pb.ReplicaReport) (out []*pb
 			continue
 		}
 		out = append(out, &pb.WantedReplica{GroupId: r.GetGroupId(), GroupName: g.Name, ReplicaId: r.GetReplicaId(), Incarnation: r.GetIncarnation(),
-			Lost:    fmt.Sprintf("replica %d was given up: another node has its place in group %s", r.GetReplicaId(), g.Name),
+			Lost:    fmt.Sprintf("replica %d was given up: group %s goes on without it", r.GetReplicaId(), g.Name),
 			Retired: true, Unclean: g.uncleans()})
 	}
 	return out
@@ -141,11 +141,12 @@ func (s *State) describe(g *groupEntry, nodes nodeViews) *pb.Group {
 		MinIsr:        uint32(g.MinISR),
 		SegmentSize:   g.SegmentSize,
 		AsyncFlush:    g.Async,
-		PreferredNode: string(g.Replicas[0].Node),
+		PreferredNode: string(g.preferredNode()),
+		Changing:      g.outstanding(nodes),
 		Epoch:         uint32(g.Epoch),
 		EpochRecord:   g.Record.bytes(),
 	}
-	out.ActiveEpoch, out.ModeVoters = uint32(g.Active), uint32(Voters(g.Answers, g.Members))
+	out.ActiveEpoch, out.ModeVoters = uint32(g.Active), uint32(g.modeVoters())
 	for _, c := range g.Changes {
 		e := &pb.Change{Epoch: uint32(c.Epoch), Reason: c.Reason, Millis: c.Millis, Unclean: c.Unclean}
 		for _, id := range c.Voters {
@@ -173,6 +174,8 @@ func (s *State) describe(g *groupEntry, nodes nodeViews) *pb.Group {
 			Live:          node.live,
 			NotHeardYet:   node.early,
 			Report:        node.reports[r.ID],
+			Learner:       r.Learner,
+			Leaving:       r.Leaving,
 		})
 	}
 	if g.Master.Replica != 0 {

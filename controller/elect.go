@@ -86,6 +86,17 @@ func (g *groupEntry) elect(v *groupView, node ids.NodeID) (order, error) {
 	return o, nil
 }
 
+// orderHandOver orders the master to hand over to a voter, unless that was done a moment ago.
+func (s *soft) orderHandOver(now time.Time, g *groupEntry, v *groupView, to ids.ReplicaID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, master := s.plans[ids.GroupID(g.ID)], g.liveMaster(v)
+	if p == nil || master == 0 || now.Sub(p.ordered) < electAgain {
+		return
+	}
+	p.order, p.ordered = order{to: to, master: master, term: v.replicas[master].term}, now
+}
+
 // takeOrder gives the order to hand over to the master that it is for, once.
 func (s *soft) takeOrder(g *groupEntry, r *replicaEntry, w *pb.WantedReplica) {
 	s.mu.Lock()

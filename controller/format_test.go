@@ -39,6 +39,7 @@ func goldenCommands() []struct {
 		{"give-up", &giveUpCommand{Group: hexOf(0x61), Replica: 3, Heir: "n4", Reason: "its disk is dead"}},
 		{"renew", &renewCommand{Group: hexOf(0x61), Replica: 3, Epoch: 2}},
 		{"raise-level", &raiseLevelCommand{2}},
+		{"set-mode", &setModeCommand{Group: hexOf(0x61), Answers: 2, Members: 4, MinISR: 2, Add: []ids.NodeID{"n4", "n5"}, Learners: []ids.NodeID{"n5"}, Remove: []ids.ReplicaID{3}}},
 		{"unclean", &uncleanCommand{Group: hexOf(0x61), Epoch: 2, Winner: 2, Last: 95, Terms: []termStart{{ids.MakeTerm(1, 1), 1}}, Reason: "the site is gone", Millis: 1700000000000}},
 	}
 }

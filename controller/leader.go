@@ -89,6 +89,9 @@ func (l *Leader) Decide(now time.Time, st *State, node ids.NodeID) (list []*Prop
 		d := g.decide(v)
 		id, next := ids.GroupID(g.ID), g.Epoch+1
 		l.begin(id, d)
+		if d.handOver != 0 {
+			l.orderHandOver(now, g, v, d.handOver)
+		}
 		var cmd Command
 		switch {
 		case d.voters != nil:

@@ -81,8 +81,11 @@ func (g *groupEntry) mayIssue(next voterSet) error {
 	if !slices.IsSorted(next) || len(slices.Compact(slices.Clone(next))) != len(next) {
 		return fault("a replica is named twice, or not in the order of ids")
 	}
-	if least := g.least(); len(next) == 0 || len(next) < least {
-		return fault("%d voters are fewer than the min ISR of %d", len(next), least)
+	if least := g.least(); len(next) < least {
+		return fault("%d voters are fewer than %d, with a min ISR of %d", len(next), least, g.MinISR)
+	}
+	if len(next) > raftlog.MaxVoters {
+		return fault("%d voters: at most %d", len(next), raftlog.MaxVoters)
 	}
 	current := g.voters()
 	for _, id := range next {
@@ -94,6 +97,8 @@ func (g *groupEntry) mayIssue(next voterSet) error {
 			return fault("replica %d was not created yet", id)
 		case r.Lost != "" && !current.has(id) && !g.Since[0].has(id):
 			return fault("replica %d is lost: %s", id, r.Lost)
+		case r.Learner && !current.has(id) && !g.Since[0].has(id):
+			return fault("replica %d is kept a learner", id)
 		}
 	}
 	if !oneApart(g.Since[0], next) {
@@ -108,12 +113,55 @@ func (g *groupEntry) mayIssue(next voterSet) error {
 }
 
 // least is how many voters the next epoch has at least: the min ISR, or what the last active one had when that was fewer, as after
-// an unclean election.
-func (g *groupEntry) least() int {
-	if g.belowMin() {
-		return len(g.Since[0])
+// an unclean election, or when the min ISR was raised together with the number of voters. Then the set may only grow.
+func (g *groupEntry) least() int { return max(1, min(g.MinISR, len(g.Since[0]))) }
+
+// staying is how many replicas the group is to have.
+func (g *groupEntry) staying() (n int) {
+	for _, r := range g.Replicas {
+		if !r.Leaving {
+			n++
+		}
 	}
-	return g.MinISR
+	return n
+}
+
+// mayStay tells whether the replica is one that the mode wants to vote when it is well.
+func (r *replicaEntry) mayStay() bool { return !r.Leaving && !r.Learner }
+
+// modeVoters is how many voters the group has when all are well.
+func (g *groupEntry) modeVoters() int {
+	n := 0
+	for i := range g.Replicas {
+		if g.Replicas[i].mayStay() {
+			n++
+		}
+	}
+	return min(n, Voters(g.Answers, g.Members))
+}
+
+// stay is how many of the voters need not leave for an operator's sake.
+func (g *groupEntry) stay(voters voterSet) (n int) {
+	for _, id := range voters {
+		if r := g.replica(id); r != nil && r.mayStay() {
+			n++
+		}
+	}
+	return n
+}
+
+// learns tells whether the replica is in a record with these voters, though it is none of them. One that leaves the group goes on
+// learning while voters are missing: it may have to come back until another one has caught up.
+func (g *groupEntry) learns(r *replicaEntry, voters voterSet) bool {
+	return !voters.has(r.ID) && r.Lost == "" && !r.Incarnation.isZero() && (!r.Leaving || g.stay(voters) < g.modeVoters())
+}
+
+// minISRWith is the min ISR that is in force with so many voters.
+func (g *groupEntry) minISRWith(voters int) int { return min(g.MinISR, voters) }
+
+// modeInForce tells whether the newest record says what the group's mode is.
+func (g *groupEntry) modeInForce() bool {
+	return int(g.Record.A) == g.Answers && int(g.Record.MinISR) == g.minISRWith(len(g.Record.Voters))
 }
 
 // voters returns those of the newest epoch.
@@ -129,27 +177,25 @@ func (g *groupEntry) voters() voterSet {
 	return out
 }
 
-// issue makes the next epoch with these voters; every other replica that was created and is not lost learns.
+// issue makes the next epoch with these voters, in the mode that the group has now.
 func (s *State) issue(g *groupEntry, voters voterSet) {
 	record := raftlog.EpochRecord{
 		Cluster:     ids.ClusterID(s.cluster.Cluster),
 		Group:       ids.GroupID(g.ID),
 		Epoch:       g.Epoch + 1,
 		A:           uint8(g.Answers),
-		MinISR:      uint8(g.MinISR),
+		MinISR:      uint8(g.minISRWith(len(voters))),
 		SegmentSize: g.SegmentSize,
 	}
-	for _, r := range g.Replicas {
+	for i := range g.Replicas {
+		r := &g.Replicas[i]
 		m := raftlog.Member{ID: r.ID, Slot: r.Slot, Node: r.Node, Incarnation: ids.Incarnation(r.Incarnation)}
 		switch {
 		case voters.has(r.ID):
 			record.Voters = append(record.Voters, m)
-		case r.Lost == "" && !r.Incarnation.isZero():
+		case g.learns(r, voters):
 			record.Learners = append(record.Learners, m)
 		}
-	}
-	if g.belowMin() {
-		record.MinISR = uint8(min(g.MinISR, len(voters)))
 	}
 	g.Epoch++
 	g.Record = issued(record)

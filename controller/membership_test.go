@@ -504,15 +504,31 @@ func TestDecideInactive(t *testing.T) {
 	st.want(decision{}) // its report is on its way
 }
 
-// Whatever the views say, what is decided may be issued, and its campaigner is one of the voters.
+// Whatever the views say and an operator wants, what is decided may be issued, and its campaigner is one of the voters.
 func TestDecisionsMayBeIssued(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
 		r := newRand(seed)
 		m := 1 + r.IntN(5)
 		st := tell(t, 1+r.IntN(m), m, 1)
-		for step := range 40 {
-			st.well(ids.ReplicaID(r.IntN(m + 1)))
+		for step := range 60 {
+			if r.IntN(6) == 0 {
+				want := SetMode{Answers: 1 + r.IntN(5), Members: 1 + r.IntN(5), MinISR: r.IntN(3)}
+				for k := range 5 {
+					if id := ids.ReplicaID(k + 1); r.IntN(4) == 0 {
+						want.Remove = append(want.Remove, id)
+					}
+					if r.IntN(3) == 0 {
+						want.On = append(want.On, ids.NodeID(fmt.Sprintf("n%d", k+1)))
+					}
+				}
+				_ = st.setMode(want) // most are refused
+			}
+			if r.IntN(2) == 0 {
+				st.creates()
+			}
+			list := append(st.g.voters(), 0)
+			st.well(list[r.IntN(len(list))])
 			for id := range st.v.replicas {
 				if r.IntN(3) == 0 {
 					st.dead(id)
@@ -527,6 +543,10 @@ func TestDecisionsMayBeIssued(t *testing.T) {
 			st.v.newest = time.Duration(r.IntN(2000)) * time.Millisecond
 			st.v.failures = r.IntN(3)
 			d := st.g.decide(&st.v)
+			if d.renew != 0 {
+				must(t, st.s.Apply(&renewCommand{Group: st.g.ID, Replica: d.renew, Epoch: st.g.Epoch}))
+				must(t, st.s.Check())
+			}
 			if d.voters == nil {
 				if d.campaign != 0 && !st.g.voters().has(d.campaign) {
 					t.Fatalf("seed %d step %d: replica %d is to campaign among %v", seed, step, d.campaign, st.g.voters())

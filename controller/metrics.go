@@ -75,7 +75,7 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 			withoutMaster++
 		}
 		if n := len(g.voters()); g.Epoch > 0 {
-			if n < Voters(g.Answers, g.Members) {
+			if n < g.modeVoters() {
 				degraded++
 			}
 			if n == 1 && g.Answers > 1 {

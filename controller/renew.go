@@ -23,10 +23,10 @@ type giveUpCommand struct {
 	Reason  string        `json:"reason"`
 }
 
-// renewCommand gives the slot of a lost replica to a new one.
+// renewCommand gives the slot of a lost replica to a new one, or forgets one that left its group.
 type renewCommand struct {
 	Group   hexID         `json:"group"`
-	Replica ids.ReplicaID `json:"replica"` // the lost one
+	Replica ids.ReplicaID `json:"replica"` // the old one
 	Epoch   ids.Epoch     `json:"epoch"`   // the newest one that the proposer saw: compare-and-set
 }
 
@@ -45,8 +45,8 @@ func (g *groupEntry) inRecord(id ids.ReplicaID) bool {
 // needs tells why the group cannot do without the replica, "" when it can.
 func (g *groupEntry) needs(id ids.ReplicaID) string {
 	current := g.voters()
-	if current.has(id) && len(current)-1 < max(g.least(), 1) {
-		return fmt.Sprintf("it is one of %d voters, and there must never be fewer than %d", len(current), max(g.least(), 1))
+	if current.has(id) && len(current)-1 < g.least() {
+		return fmt.Sprintf("it is one of %d voters, and there must never be fewer than %d", len(current), g.least())
 	}
 	for _, set := range g.Since {
 		if set.has(id) && !current.has(id) {
@@ -106,10 +106,18 @@ func (s *State) applyRenew(c *renewCommand) error {
 	case r == nil || g.Epoch != c.Epoch:
 		return refuse(ErrStale, "group %s: replica %d in epoch %d: changed meanwhile", g.Name, c.Replica, c.Epoch)
 	case !g.mayRenew(r):
-		return refuse(ErrInvalid, "group %s: replica %d is not lost, or still a part of an epoch", g.Name, c.Replica)
+		return refuse(ErrInvalid, "group %s: replica %d is neither lost nor leaving, or still a part of an epoch", g.Name, c.Replica)
 	}
-	n := replicaEntry{ID: s.cluster.NextReplica, Slot: r.Slot, Node: r.Node}
+	if r.Leaving {
+		g.Replicas = slices.DeleteFunc(slices.Clone(g.Replicas), func(o replicaEntry) bool { return o.ID == c.Replica })
+		s.touchGroup(g)
+		return nil
+	}
+	n := replicaEntry{ID: s.cluster.NextReplica, Slot: r.Slot, Node: r.Node, Learner: r.Learner}
 	if r.Heir != "" {
+		if g.Preferred == r.Node {
+			g.Preferred = r.Heir
+		}
 		n.Node = r.Heir
 	}
 	s.cluster.NextReplica++
@@ -121,11 +129,11 @@ func (s *State) applyRenew(c *renewCommand) error {
 
 // mayRenew tells whether nothing speaks of the replica any more.
 func (g *groupEntry) mayRenew(r *replicaEntry) bool {
-	return r.Lost != "" && g.Active == g.Epoch && !g.inRecord(r.ID) && g.Master.Replica != r.ID &&
+	return (r.Lost != "" || r.Leaving) && g.Active == g.Epoch && !g.inRecord(r.ID) && g.Master.Replica != r.ID &&
 		!slices.ContainsFunc(g.Since, func(set voterSet) bool { return set.has(r.ID) })
 }
 
-// decideLost looks after replicas that are lost, or new. The group has a master, and its newest epoch is active.
+// decideLost looks after replicas that are lost, new, or on their way out. The group has a master, and its newest epoch is active.
 func (g *groupEntry) decideLost(v *groupView, master ids.ReplicaID) decision {
 	current := g.voters()
 	for i := range g.Replicas {
@@ -136,9 +144,12 @@ func (g *groupEntry) decideLost(v *groupView, master ids.ReplicaID) decision {
 		case r.Lost != "" && g.inRecord(r.ID):
 			same.reason = fmt.Sprintf("replica %d on node %s is lost", r.ID, r.Node)
 			return same
+		case r.Leaving && g.inRecord(r.ID) && !g.learns(r, current):
+			same.reason = fmt.Sprintf("replica %d on node %s leaves the group", r.ID, r.Node)
+			return same
 		case g.mayRenew(r):
 			return decision{renew: r.ID}
-		case r.Lost == "" && !r.Incarnation.isZero() && !g.inRecord(r.ID):
+		case g.learns(r, current) && !g.inRecord(r.ID):
 			same.reason = fmt.Sprintf("replica %d on node %s is new, and learns", r.ID, r.Node)
 			return same
 		}

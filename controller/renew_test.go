@@ -27,6 +27,9 @@ func (st *story) decides(master ids.ReplicaID) (steps int) {
 		case d.voters != nil:
 			must(st.t, st.s.Apply(&issueEpochCommand{Group: st.g.ID, Epoch: st.g.Epoch, Voters: d.voters, Reason: d.reason}))
 			becomeMaster(st.t, st.s, st.g, d.campaign)
+		case d.handOver != 0:
+			becomeMaster(st.t, st.s, st.g, d.handOver)
+			master = d.handOver
 		default:
 			return steps
 		}

@@ -35,6 +35,7 @@ type plan struct {
 	proposing bool
 	campaign  ids.ReplicaID // is to campaign
 	order     order         // not given out yet; its to is 0 when there is none
+	ordered   time.Time     // when a hand-over was last ordered by a decision
 	stuck     string
 }
 

@@ -26,7 +26,8 @@ import (
 //
 // Invariants, tested by Check:
 //  1. every replica id is below cluster.NextReplica and occurs once in all groups;
-//  2. a group has as many replicas as its mode says, slots 1 to M in order, each on another registered node;
+//  2. a group has as many replicas as its mode says and those that leave it, in the order of their slots, which are 1 to 5 at
+//     most, each on another registered node;
 //  3. Epoch is 0 until every replica has an incarnation; from then on Record is of that epoch and names only replicas
 //     of the group with their incarnations;
 //  4. Active is at most Epoch; Since begins with the voters of Active and has those of Epoch, and no set differs from the first
@@ -61,10 +62,11 @@ type addresses struct {
 	Peer    string            `json:"peer,omitempty"`
 	Metrics string            `json:"metrics,omitempty"`
 	Clients map[string]string `json:"clients,omitempty"` // by group name
+	Zone    string            `json:"zone,omitempty"`    // where the node is; "": it does not say
 }
 
 func (a addresses) equal(b addresses) bool {
-	if a.Peer != b.Peer || a.Metrics != b.Metrics || len(a.Clients) != len(b.Clients) {
+	if a.Peer != b.Peer || a.Metrics != b.Metrics || a.Zone != b.Zone || len(a.Clients) != len(b.Clients) {
 		return false
 	}
 	for k, v := range a.Clients {
@@ -80,11 +82,11 @@ type groupEntry struct {
 	Name        string         `json:"name"`
 	ID          hexID          `json:"id"`
 	Answers     int            `json:"answers"` // A of mode A-M
-	Members     int            `json:"members"` // M
-	MinISR      int            `json:"minISR"`
+	Members     int            `json:"members"` // M: its replicas, without those that leave it
+	MinISR      int            `json:"minISR"`  // in force as soon as there are as many voters
 	SegmentSize int64          `json:"segmentSize"`
 	Async       bool           `json:"async,omitempty"`  // replicas acknowledge before they sync
-	Replicas    []replicaEntry `json:"replicas"`         // by slot; the first is on the preferred node
+	Replicas    []replicaEntry `json:"replicas"`         // by slot
 	Epoch       ids.Epoch      `json:"epoch"`            // 0: pending
 	Record      *issuedRecord  `json:"record,omitempty"` // nil: pending
 	Active      ids.Epoch      `json:"active"`           // last epoch in which a master committed an entry of its own; epoch 1 counts
@@ -94,17 +96,20 @@ type groupEntry struct {
 	Uncleans     []uncleanElection `json:"uncleans,omitempty"`
 	UncleanCount uint64            `json:"uncleanCount,omitempty"`
 
-	Master masterEntry `json:"master"`
+	Master    masterEntry `json:"master"`
+	Preferred ids.NodeID  `json:"preferred,omitempty"` // node of the master that is wanted; "": of the lowest slot that may vote
 }
 
 type replicaEntry struct {
 	ID          ids.ReplicaID `json:"id"`
 	Slot        ids.Slot      `json:"slot"`
 	Node        ids.NodeID    `json:"node"`
-	Incarnation hexID         `json:"incarnation"`    // zero: not created yet
-	Starts      uint64        `json:"starts"`         // greatest start counter reported
-	Lost        string        `json:"lost,omitempty"` // why the id was given up for ever
-	Heir        ids.NodeID    `json:"heir,omitempty"` // node of the replica that follows it in its slot; "": the same
+	Incarnation hexID         `json:"incarnation"`       // zero: not created yet
+	Starts      uint64        `json:"starts"`            // greatest start counter reported
+	Lost        string        `json:"lost,omitempty"`    // why the id was given up for ever
+	Heir        ids.NodeID    `json:"heir,omitempty"`    // node of the replica that follows it in its slot; "": the same
+	Learner     bool          `json:"learner,omitempty"` // asynchronous until an operator says otherwise: never made a voter
+	Leaving     bool          `json:"leaving,omitempty"` // an operator took it out of the group: it goes as soon as it can be done without
 }
 
 type masterEntry struct {
@@ -315,8 +320,8 @@ func (s *State) Check() error {
 }
 
 func (s *State) checkGroup(g *groupEntry, seen map[ids.ReplicaID]string) error {
-	if len(g.Replicas) != g.Members {
-		return fmt.Errorf("%d replicas in mode %d-%d", len(g.Replicas), g.Answers, g.Members)
+	if n := g.staying(); n != g.Members {
+		return fmt.Errorf("%d replicas in mode %d-%d", n, g.Answers, g.Members)
 	}
 	nodes := map[ids.NodeID]bool{}
 	for i, r := range g.Replicas {
@@ -325,7 +330,7 @@ func (s *State) checkGroup(g *groupEntry, seen map[ids.ReplicaID]string) error {
 			return fmt.Errorf("replica id %d was never given", r.ID)
 		case seen[r.ID] != "":
 			return fmt.Errorf("replica id %d is also in group %s", r.ID, seen[r.ID])
-		case int(r.Slot) != i+1:
+		case r.Slot < 1 || r.Slot > raftlog.MaxVoters || i > 0 && r.Slot <= g.Replicas[i-1].Slot:
 			return fmt.Errorf("replica %d has slot %d at place %d", r.ID, r.Slot, i)
 		case s.nodes[r.Node] == nil || nodes[r.Node]:
 			return fmt.Errorf("replica %d is on node %q, which is unknown or taken", r.ID, r.Node)
@@ -417,5 +422,6 @@ func CheckMode(answers, members int) error {
 	return nil
 }
 
-// Voters is V of mode A-M: the number of replicas that vote when all are well. A majority of V is A or fewer.
+// Voters is V of mode A-M: the number of replicas that vote when all are well and none is kept a learner. A majority of V is A or
+// fewer.
 func Voters(answers, members int) int { return min(members, 2*answers-1) }

@@ -111,10 +111,6 @@ func (s *State) applyUnclean(c *uncleanCommand) error {
 	return nil
 }
 
-// belowMin tells whether the group has fewer voters than its min ISR, as after an unclean election. Then the set may stay as small as
-// it is, and grow, until the min ISR binds again.
-func (g *groupEntry) belowMin() bool { return len(g.Since) > 0 && len(g.Since[0]) < g.MinISR }
-
 // uncleanPlan is what an operator is told before an unclean election.
 type uncleanPlan struct {
 	winner *replicaEntry

@@ -134,7 +134,7 @@ func (c *controllers) apply(cmd controller.Command) error {
 			return nil
 		}
 		c.s.w.Tracef("epoch %d: voters %v learners %v: %s", rec.Epoch, idsOf(rec.Voters), idsOf(rec.Learners), reason(g))
-		c.s.w.Check.issued(c.records, c.active, rec)
+		c.s.w.Check.issued(c.records, c.active, rec, int(g.MinIsr))
 		c.records = append(c.records, rec)
 	}
 	if e := ids.Epoch(g.ActiveEpoch); e != c.active {

@@ -16,8 +16,9 @@ func (c *Checker) rule(format string, args ...any) {
 }
 
 // issued judges a record by those before it: every majority of its voters must meet every majority of every epoch from the last
-// active one on, and its voters differ from those of that one by one added and one removed at most.
-func (c *Checker) issued(before []raftlog.EpochRecord, active ids.Epoch, rec raftlog.EpochRecord) {
+// active one on, its voters differ from those of that one by one added and one removed at most, and there are as many as the min ISR
+// that is wanted, or as that one had.
+func (c *Checker) issued(before []raftlog.EpochRecord, active ids.Epoch, rec raftlog.EpochRecord, minISR int) {
 	if int(rec.Epoch) != len(before)+1 {
 		c.rule("epoch %d follows epoch %d", rec.Epoch, len(before))
 		return
@@ -29,6 +30,9 @@ func (c *Checker) issued(before []raftlog.EpochRecord, active ids.Epoch, rec raf
 		return
 	}
 	since := before[active-1:]
+	if n := min(minISR, len(since[0].Voters)); len(rec.Voters) < n || int(rec.MinISR) < n {
+		c.rule("epoch %d has %d voters and a min ISR of %d, %d are wanted and %d were in epoch %d", rec.Epoch, len(rec.Voters), rec.MinISR, minISR, len(since[0].Voters), active)
+	}
 	for _, old := range since {
 		if !overlap(rec, old) {
 			c.rule("epoch %d with the voters %v does not meet epoch %d with %v; epoch %d is the last active one", rec.Epoch, idsOf(rec.Voters), old.Epoch, idsOf(old.Voters), active)

@@ -34,6 +34,8 @@ var walks = map[string]walk{
 	"Mode 2-2 with one replica dead":              {cluster: cluster.Options{Nodes: 2, Groups: 1, Mode: "2-2"}},
 	"Mode 2-3 with two dead, one after the other": {cluster: cluster.Options{Groups: 1, MinISR: 1}},
 	"A node never comes back":                     {cluster: cluster.Options{Nodes: 4, Groups: 1}},
+	"Another mode":                                {cluster: cluster.Options{Nodes: 5, Groups: 1}},
+	"Replacing all three nodes":                   {cluster: cluster.Options{Nodes: 6, Groups: 1}},
 	"Equal replicas":                              {cluster: cluster.Options{Groups: 1}},
 	"Losing a site and coming back":               {run: lostSite},
 	"Raising the feature level":                   {cluster: cluster.Options{Groups: 1}},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -60,7 +61,8 @@ type groupView struct {
 	WaitingFor  []string      `json:"waitingFor,omitempty"`
 	Master      *masterView   `json:"master,omitempty"`
 	Replicas    []replicaView `json:"replicas"`
-	Changes     []epochView   `json:"changes,omitempty"` // the last ones, oldest first
+	Changes     []epochView   `json:"changes,omitempty"`  // the last ones, oldest first
+	Changing    []string      `json:"changing,omitempty"` // what is still to be done until the group is as it is wanted
 	// UncleanElections counts those in which an operator gave up what only other replicas had.
 	UncleanElections uint64   `json:"uncleanElections,omitempty"`
 	Notes            []string `json:"notes,omitempty"`
@@ -89,6 +91,8 @@ type replicaView struct {
 	Replica     uint64 `json:"replica"`
 	Slot        uint32 `json:"slot"`
 	Voter       bool   `json:"voter"`
+	Learner     bool   `json:"learner,omitempty"` // kept one: it never becomes a voter by itself
+	Leaving     bool   `json:"leaving,omitempty"` // taken out of the group, and not gone yet
 	Live        bool   `json:"live"`
 	Role        string `json:"role"` // silent when it is not live, not heard yet while that says nothing
 	Term        string `json:"term"`
@@ -108,7 +112,7 @@ type replicaView struct {
 func viewGroup(g *pb.Group) groupView {
 	v := groupView{
 		Name: g.GetName(), Mode: fmt.Sprintf("%d-%d", g.GetAnswers(), g.GetMembers()), MinISR: g.GetMinIsr(),
-		SegmentSize: g.GetSegmentSize(), Flush: flushName(g.GetAsyncFlush()), Epoch: g.GetEpoch(), ActiveEpoch: g.GetActiveEpoch(), Stuck: g.GetStuck(), Changes: viewEpochs(g), WaitingFor: g.GetWaitingFor(), ID: uuidText(g.GetGroupId()),
+		SegmentSize: g.GetSegmentSize(), Flush: flushName(g.GetAsyncFlush()), Epoch: g.GetEpoch(), ActiveEpoch: g.GetActiveEpoch(), Stuck: g.GetStuck(), Changes: viewEpochs(g), Changing: g.GetChanging(), WaitingFor: g.GetWaitingFor(), ID: uuidText(g.GetGroupId()),
 	}
 	master := g.GetMaster()
 	if master != nil {
@@ -128,6 +132,7 @@ func viewGroup(g *pb.Group) groupView {
 		rep := r.GetReport()
 		view := replicaView{
 			Node: r.GetNodeId(), Replica: r.GetReplicaId(), Slot: r.GetSlot(), Voter: r.GetVoter(), Live: r.GetLive(),
+			Learner: r.GetLearner(), Leaving: r.GetLeaving(),
 			Role: roleName(r), Term: ids.Term(rep.GetTerm()).String(), Last: rep.GetLastIndex(),
 			Commit: rep.GetCommit(), Applied: rep.GetApplied(), EndOffset: rep.GetEndOffset(), BehindBytes: -1,
 			Client: r.GetClientAddress(), Peer: r.GetPeerAddress(), Parked: plain(rep.GetParked()), Poisoned: plain(rep.GetPoisoned()), Lost: plain(r.GetLost()),
@@ -257,6 +262,18 @@ func roleName(r *pb.Replica) string {
 		return "unknown"
 	}
 	return name
+}
+
+// vote says in a table whether the replica votes, and whether that is to change.
+func (r replicaView) vote() string {
+	switch text := yesNo(r.Voter); {
+	case r.Leaving:
+		return text + ", leaves"
+	case r.Learner:
+		return text + ", learner"
+	default:
+		return text
+	}
 }
 
 func uuidText(b []byte) string {
@@ -401,20 +418,22 @@ func (t *tool) adminGroup() *cli.Command {
 					&cli.StringFlag{Name: "mode", Value: "2-3", Usage: "`A-M`: M replicas, a send is answered when A of them have it"},
 					&cli.StringFlag{Name: "on", Usage: "the nodes, `n1,n2,…`, M of them; the first one becomes master"},
 					&cli.IntFlag{Name: "min-isr", Usage: "never fewer in-sync replicas than this; 0: by mode"},
+					&cli.StringFlag{Name: "learner", Usage: "`NODES` of --on whose replicas stay learners: asynchronous, never voters by themselves"},
 					&cli.Int64Flag{Name: "segment-size", Usage: "size of a commit-log segment in `BYTES`, a power of two; 0: 1 GiB"},
 					flushFlag(),
 				),
 				Action: t.admin(1, 1, "the group's name", t.createBrokerGroup),
 			},
 			{
-				Name: "replace", Usage: "give a replica up for ever and its place to a new one, which begins empty and learns", ArgsUsage: "NAME",
+				Name: "replace", Usage: "give the place of a replica to a new one, which begins empty and learns; one that lives votes until then", ArgsUsage: "NAME",
 				Flags: adminFlags(
 					&cli.Uint64Flag{Name: "replica", Required: true, Usage: "`ID` of the replica, as group show tells it"},
-					&cli.StringFlag{Name: "on", Usage: "`NODE` of the new one; default: the same node"},
+					&cli.StringFlag{Name: "on", Usage: "`NODE` of the new one; default: the same node, and the old one is given up at once"},
+					&cli.BoolFlag{Name: "give-up", Usage: "give it up at once though it lives"},
 					&cli.StringFlag{Name: "reason", Usage: "for the record, a short `TEXT`"},
 				),
 				Action: t.adminControllers(1, 1, "the group's name", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
-					g, err := ctl.ReplaceReplica(ctx, &pb.ReplaceReplicaRequest{Group: c.Args().First(), ReplicaId: c.Uint64("replica"), NodeId: c.String("on"), Reason: c.String("reason")})
+					g, err := ctl.ReplaceReplica(ctx, &pb.ReplaceReplicaRequest{Group: c.Args().First(), ReplicaId: c.Uint64("replica"), NodeId: c.String("on"), Reason: c.String("reason"), GiveUp: c.Bool("give-up")})
 					if err != nil {
 						return err
 					}
@@ -422,6 +441,7 @@ func (t *tool) adminGroup() *cli.Command {
 				}),
 			},
 			t.adminElectUnclean(),
+			t.adminSetMode(), t.adminAddReplica(), t.adminRemoveReplica(),
 			{
 				Name: "list", Usage: "list broker groups", ArgsUsage: " ", Flags: adminFlags(),
 				Action: t.adminControllers(0, 0, "no argument", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
@@ -483,7 +503,7 @@ func (t *tool) showGroup(c *cli.Context, g *pb.Group) error {
 			if r.BehindBytes >= 0 {
 				behind = fmt.Sprint(r.BehindBytes)
 			}
-			row(w, r.Replica, r.Node, r.Slot, yesNo(r.Voter), yesNo(r.Live), r.Role, r.Term, r.Last, r.Commit, r.Applied, behind, r.Client)
+			row(w, r.Replica, r.Node, r.Slot, r.vote(), yesNo(r.Live), r.Role, r.Term, r.Last, r.Commit, r.Applied, behind, r.Client)
 		}
 		if len(v.Changes) > 0 {
 			fmt.Fprintln(w)
@@ -491,6 +511,9 @@ func (t *tool) showGroup(c *cli.Context, g *pb.Group) error {
 			for _, c := range v.Changes {
 				row(w, c.Epoch, c.Time, strings.Join(c.Voters, " "), c.Reason)
 			}
+		}
+		for _, n := range v.Changing {
+			fmt.Fprintf(w, "CHANGING: %s\n", n)
 		}
 		for _, n := range v.Notes {
 			fmt.Fprintf(w, "NOTE: %s\n", n)
@@ -514,6 +537,12 @@ func (t *tool) createBrokerGroup(ctx context.Context, c *cli.Context, cl *client
 	if err != nil {
 		return err
 	}
+	learners := splitList(c.String("learner"))
+	for _, n := range learners {
+		if !slices.Contains(nodes, n) {
+			return usagef("--learner %s: it is none of --on", n)
+		}
+	}
 	ctl, err := newControllers(ctx, c, cl)
 	if err != nil {
 		return err
@@ -521,7 +550,7 @@ func (t *tool) createBrokerGroup(ctx context.Context, c *cli.Context, cl *client
 	defer ctl.Close()
 	_, err = ctl.CreateGroup(ctx, &pb.CreateGroupRequest{
 		Name: c.Args().First(), Answers: uint32(answers), Members: uint32(members), Nodes: nodes,
-		MinIsr: uint32(c.Int("min-isr")), SegmentSize: c.Int64("segment-size"), AsyncFlush: async,
+		MinIsr: uint32(c.Int("min-isr")), SegmentSize: c.Int64("segment-size"), AsyncFlush: async, Learners: learners,
 	})
 	if err != nil {
 		return err

@@ -1021,7 +1021,7 @@ type WantedReplica struct {
 	HandOverTerm    uint64                 `protobuf:"varint,19,opt,name=hand_over_term,json=handOverTerm,proto3" json:"hand_over_term,omitempty"`
 	AsyncFlush      bool                   `protobuf:"varint,20,opt,name=async_flush,json=asyncFlush,proto3" json:"async_flush,omitempty"` // the group acknowledges before it syncs; fixed when the group is made
 	Unclean         []*UncleanElection     `protobuf:"bytes,40,rep,name=unclean,proto3" json:"unclean,omitempty"`                          // the last ones of the group
-	Retired         bool                   `protobuf:"varint,41,opt,name=retired,proto3" json:"retired,omitempty"`                         // the replica belongs to the group no more: another node has its place
+	Retired         bool                   `protobuf:"varint,41,opt,name=retired,proto3" json:"retired,omitempty"`                         // the replica belongs to the group no more: its folder is moved away and not reported again. Comes with lost
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1296,6 +1296,7 @@ type CreateGroupRequest struct {
 	MinIsr        uint32                 `protobuf:"varint,5,opt,name=min_isr,json=minIsr,proto3" json:"min_isr,omitempty"`                // 0: the default, A if M > A, else A-1 and at least 1
 	SegmentSize   int64                  `protobuf:"varint,6,opt,name=segment_size,json=segmentSize,proto3" json:"segment_size,omitempty"` // bytes, a power of two from 16 MiB to 4 GiB; 0: 1 GiB
 	AsyncFlush    bool                   `protobuf:"varint,7,opt,name=async_flush,json=asyncFlush,proto3" json:"async_flush,omitempty"`    // a replica acknowledges before its disk has what it acknowledges
+	Learners      []string               `protobuf:"bytes,8,rep,name=learners,proto3" json:"learners,omitempty"`                           // those of nodes whose replicas are kept learners
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1377,6 +1378,13 @@ func (x *CreateGroupRequest) GetAsyncFlush() bool {
 		return x.AsyncFlush
 	}
 	return false
+}
+
+func (x *CreateGroupRequest) GetLearners() []string {
+	if x != nil {
+		return x.Learners
+	}
+	return nil
 }
 
 type ElectRequest struct {
@@ -1733,8 +1741,9 @@ type ReplaceReplicaRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
 	ReplicaId     uint64                 `protobuf:"varint,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
-	NodeId        string                 `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"` // of the new replica; empty: the same node
-	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`               // for the record, at most 500 bytes
+	NodeId        string                 `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`  // of the new replica; empty: the same node
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`                // for the record, at most 500 bytes
+	GiveUp        bool                   `protobuf:"varint,5,opt,name=give_up,json=giveUp,proto3" json:"give_up,omitempty"` // give it up though it lives
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1797,6 +1806,105 @@ func (x *ReplaceReplicaRequest) GetReason() string {
 	return ""
 }
 
+func (x *ReplaceReplicaRequest) GetGiveUp() bool {
+	if x != nil {
+		return x.GiveUp
+	}
+	return false
+}
+
+type SetModeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Answers       uint32                 `protobuf:"varint,2,opt,name=answers,proto3" json:"answers,omitempty"`             // A of mode A-M
+	Members       uint32                 `protobuf:"varint,3,opt,name=members,proto3" json:"members,omitempty"`             // M of mode A-M
+	MinIsr        uint32                 `protobuf:"varint,4,opt,name=min_isr,json=minIsr,proto3" json:"min_isr,omitempty"` // 0: that of the mode, if the group has that of its present mode; else as it is, if it can be
+	On            []string               `protobuf:"bytes,5,rep,name=on,proto3" json:"on,omitempty"`                        // nodes of new replicas
+	Learners      []string               `protobuf:"bytes,6,rep,name=learners,proto3" json:"learners,omitempty"`            // those of them whose replicas are kept learners
+	Remove        []uint64               `protobuf:"varint,7,rep,packed,name=remove,proto3" json:"remove,omitempty"`        // replica ids that leave the group; empty: as many as are too many, those that are the least useful
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetModeRequest) Reset() {
+	*x = SetModeRequest{}
+	mi := &file_controller_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetModeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetModeRequest) ProtoMessage() {}
+
+func (x *SetModeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetModeRequest.ProtoReflect.Descriptor instead.
+func (*SetModeRequest) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *SetModeRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *SetModeRequest) GetAnswers() uint32 {
+	if x != nil {
+		return x.Answers
+	}
+	return 0
+}
+
+func (x *SetModeRequest) GetMembers() uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *SetModeRequest) GetMinIsr() uint32 {
+	if x != nil {
+		return x.MinIsr
+	}
+	return 0
+}
+
+func (x *SetModeRequest) GetOn() []string {
+	if x != nil {
+		return x.On
+	}
+	return nil
+}
+
+func (x *SetModeRequest) GetLearners() []string {
+	if x != nil {
+		return x.Learners
+	}
+	return nil
+}
+
+func (x *SetModeRequest) GetRemove() []uint64 {
+	if x != nil {
+		return x.Remove
+	}
+	return nil
+}
+
 type Group struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Name             string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1817,6 +1925,7 @@ type Group struct {
 	Stuck            string                 `protobuf:"bytes,16,opt,name=stuck,proto3" json:"stuck,omitempty"`                                 // why it has no master and none can be elected; empty: it has one, or will soon
 	ModeVoters       uint32                 `protobuf:"varint,17,opt,name=mode_voters,json=modeVoters,proto3" json:"mode_voters,omitempty"`    // how many replicas vote when all are well
 	AsyncFlush       bool                   `protobuf:"varint,18,opt,name=async_flush,json=asyncFlush,proto3" json:"async_flush,omitempty"`
+	Changing         []string               `protobuf:"bytes,19,rep,name=changing,proto3" json:"changing,omitempty"`                                          // what is still to be done until the group is as it is wanted
 	Uncleans         []*UncleanElection     `protobuf:"bytes,40,rep,name=uncleans,proto3" json:"uncleans,omitempty"`                                          // the last ones, oldest first
 	UncleanElections uint64                 `protobuf:"varint,41,opt,name=unclean_elections,json=uncleanElections,proto3" json:"unclean_elections,omitempty"` // how many there were
 	unknownFields    protoimpl.UnknownFields
@@ -1825,7 +1934,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +1946,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +1959,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{20}
+	return file_controller_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Group) GetName() string {
@@ -1979,6 +2088,13 @@ func (x *Group) GetAsyncFlush() bool {
 	return false
 }
 
+func (x *Group) GetChanging() []string {
+	if x != nil {
+		return x.Changing
+	}
+	return nil
+}
+
 func (x *Group) GetUncleans() []*UncleanElection {
 	if x != nil {
 		return x.Uncleans
@@ -2007,7 +2123,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2135,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2148,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{21}
+	return file_controller_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Change) GetEpoch() uint32 {
@@ -2084,7 +2200,7 @@ type Master struct {
 
 func (x *Master) Reset() {
 	*x = Master{}
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2096,7 +2212,7 @@ func (x *Master) String() string {
 func (*Master) ProtoMessage() {}
 
 func (x *Master) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2109,7 +2225,7 @@ func (x *Master) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Master.ProtoReflect.Descriptor instead.
 func (*Master) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{22}
+	return file_controller_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Master) GetReplicaId() uint64 {
@@ -2167,13 +2283,15 @@ type Replica struct {
 	Live          bool                   `protobuf:"varint,9,opt,name=live,proto3" json:"live,omitempty"`                                     // its node was heard within a second
 	Report        *ReplicaReport         `protobuf:"bytes,10,opt,name=report,proto3" json:"report,omitempty"`                                 // last one; absent: none since this controller leads
 	NotHeardYet   bool                   `protobuf:"varint,11,opt,name=not_heard_yet,json=notHeardYet,proto3" json:"not_heard_yet,omitempty"` // not live, but its node had no chance yet to report to this controller
+	Learner       bool                   `protobuf:"varint,12,opt,name=learner,proto3" json:"learner,omitempty"`                              // kept a learner: it never becomes a voter by itself
+	Leaving       bool                   `protobuf:"varint,13,opt,name=leaving,proto3" json:"leaving,omitempty"`                              // an operator took it out of the group: it goes as soon as it can be done without
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2185,7 +2303,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2198,7 +2316,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{23}
+	return file_controller_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Replica) GetReplicaId() uint64 {
@@ -2278,6 +2396,20 @@ func (x *Replica) GetNotHeardYet() bool {
 	return false
 }
 
+func (x *Replica) GetLearner() bool {
+	if x != nil {
+		return x.Learner
+	}
+	return false
+}
+
+func (x *Replica) GetLeaving() bool {
+	if x != nil {
+		return x.Leaving
+	}
+	return false
+}
+
 type ListGroupsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2286,7 +2418,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2298,7 +2430,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2311,7 +2443,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{24}
+	return file_controller_proto_rawDescGZIP(), []int{25}
 }
 
 type ListGroupsResponse struct {
@@ -2323,7 +2455,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2335,7 +2467,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2348,7 +2480,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{25}
+	return file_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -2367,7 +2499,7 @@ type GetGroupRequest struct {
 
 func (x *GetGroupRequest) Reset() {
 	*x = GetGroupRequest{}
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2379,7 +2511,7 @@ func (x *GetGroupRequest) String() string {
 func (*GetGroupRequest) ProtoMessage() {}
 
 func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2392,7 +2524,7 @@ func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGroupRequest.ProtoReflect.Descriptor instead.
 func (*GetGroupRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{26}
+	return file_controller_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetGroupRequest) GetName() string {
@@ -2417,7 +2549,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2429,7 +2561,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2442,7 +2574,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{27}
+	return file_controller_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Node) GetNodeId() string {
@@ -2502,7 +2634,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2514,7 +2646,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2527,7 +2659,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{28}
+	return file_controller_proto_rawDescGZIP(), []int{29}
 }
 
 type ListNodesResponse struct {
@@ -2539,7 +2671,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2551,7 +2683,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2564,7 +2696,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{29}
+	return file_controller_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -2585,7 +2717,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_controller_proto_msgTypes[30]
+	mi := &file_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2729,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[30]
+	mi := &file_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2742,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{30}
+	return file_controller_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Member) GetId() string {
@@ -2642,7 +2774,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_controller_proto_msgTypes[31]
+	mi := &file_controller_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2654,7 +2786,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[31]
+	mi := &file_controller_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2667,7 +2799,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{31}
+	return file_controller_proto_rawDescGZIP(), []int{32}
 }
 
 type MembersResponse struct {
@@ -2682,7 +2814,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_controller_proto_msgTypes[32]
+	mi := &file_controller_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2694,7 +2826,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[32]
+	mi := &file_controller_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2707,7 +2839,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{32}
+	return file_controller_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *MembersResponse) GetClusterId() []byte {
@@ -2746,7 +2878,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_controller_proto_msgTypes[33]
+	mi := &file_controller_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2758,7 +2890,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[33]
+	mi := &file_controller_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2771,7 +2903,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{33}
+	return file_controller_proto_rawDescGZIP(), []int{34}
 }
 
 type StatusResponse struct {
@@ -2794,7 +2926,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_controller_proto_msgTypes[34]
+	mi := &file_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2806,7 +2938,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[34]
+	mi := &file_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2819,7 +2951,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{34}
+	return file_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StatusResponse) GetId() string {
@@ -2916,7 +3048,7 @@ type IdentifyRequest struct {
 
 func (x *IdentifyRequest) Reset() {
 	*x = IdentifyRequest{}
-	mi := &file_controller_proto_msgTypes[35]
+	mi := &file_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +3060,7 @@ func (x *IdentifyRequest) String() string {
 func (*IdentifyRequest) ProtoMessage() {}
 
 func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[35]
+	mi := &file_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +3073,7 @@ func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyRequest.ProtoReflect.Descriptor instead.
 func (*IdentifyRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{35}
+	return file_controller_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *IdentifyRequest) GetId() string {
@@ -2970,7 +3102,7 @@ type IdentifyResponse struct {
 
 func (x *IdentifyResponse) Reset() {
 	*x = IdentifyResponse{}
-	mi := &file_controller_proto_msgTypes[36]
+	mi := &file_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2982,7 +3114,7 @@ func (x *IdentifyResponse) String() string {
 func (*IdentifyResponse) ProtoMessage() {}
 
 func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[36]
+	mi := &file_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2995,7 +3127,7 @@ func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyResponse.ProtoReflect.Descriptor instead.
 func (*IdentifyResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{36}
+	return file_controller_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *IdentifyResponse) GetId() string {
@@ -3038,7 +3170,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_controller_proto_msgTypes[37]
+	mi := &file_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3050,7 +3182,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[37]
+	mi := &file_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3063,7 +3195,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{37}
+	return file_controller_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Membership) GetToken() []byte {
@@ -3097,7 +3229,7 @@ type MemberIdentity struct {
 
 func (x *MemberIdentity) Reset() {
 	*x = MemberIdentity{}
-	mi := &file_controller_proto_msgTypes[38]
+	mi := &file_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3109,7 +3241,7 @@ func (x *MemberIdentity) String() string {
 func (*MemberIdentity) ProtoMessage() {}
 
 func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[38]
+	mi := &file_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3122,7 +3254,7 @@ func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberIdentity.ProtoReflect.Descriptor instead.
 func (*MemberIdentity) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{38}
+	return file_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *MemberIdentity) GetId() string {
@@ -3153,7 +3285,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_controller_proto_msgTypes[39]
+	mi := &file_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3165,7 +3297,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[39]
+	mi := &file_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3178,7 +3310,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{39}
+	return file_controller_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StepRequest) GetToken() []byte {
@@ -3231,7 +3363,7 @@ type StepResponse struct {
 
 func (x *StepResponse) Reset() {
 	*x = StepResponse{}
-	mi := &file_controller_proto_msgTypes[40]
+	mi := &file_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3243,7 +3375,7 @@ func (x *StepResponse) String() string {
 func (*StepResponse) ProtoMessage() {}
 
 func (x *StepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[40]
+	mi := &file_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3256,7 +3388,7 @@ func (x *StepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResponse.ProtoReflect.Descriptor instead.
 func (*StepResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{40}
+	return file_controller_proto_rawDescGZIP(), []int{41}
 }
 
 var File_controller_proto protoreflect.FileDescriptor
@@ -3383,7 +3515,7 @@ const file_controller_proto_rawDesc = "" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x17\n" +
 	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12!\n" +
 	"\fpeer_address\x18\x04 \x01(\tR\vpeerAddress\x12%\n" +
-	"\x0eclient_address\x18\x05 \x01(\tR\rclientAddress\"\xcf\x01\n" +
+	"\x0eclient_address\x18\x05 \x01(\tR\rclientAddress\"\xeb\x01\n" +
 	"\x12CreateGroupRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aanswers\x18\x02 \x01(\rR\aanswers\x12\x18\n" +
@@ -3392,7 +3524,8 @@ const file_controller_proto_rawDesc = "" +
 	"\amin_isr\x18\x05 \x01(\rR\x06minIsr\x12!\n" +
 	"\fsegment_size\x18\x06 \x01(\x03R\vsegmentSize\x12\x1f\n" +
 	"\vasync_flush\x18\a \x01(\bR\n" +
-	"asyncFlush\"=\n" +
+	"asyncFlush\x12\x1a\n" +
+	"\blearners\x18\b \x03(\tR\blearners\"=\n" +
 	"\fElectRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\"5\n" +
@@ -3420,13 +3553,22 @@ const file_controller_proto_rawDesc = "" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x16\n" +
 	"\x06losses\x18\x03 \x03(\tR\x06losses\x12\x12\n" +
 	"\x04gone\x18\x04 \x03(\tR\x04gone\x123\n" +
-	"\x05group\x18\x05 \x01(\v2\x1d.ledgermq.controller.v1.GroupR\x05group\"}\n" +
+	"\x05group\x18\x05 \x01(\v2\x1d.ledgermq.controller.v1.GroupR\x05group\"\x96\x01\n" +
 	"\x15ReplaceReplicaRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x02 \x01(\x04R\treplicaId\x12\x17\n" +
 	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xfd\x05\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x17\n" +
+	"\agive_up\x18\x05 \x01(\bR\x06giveUp\"\xb7\x01\n" +
+	"\x0eSetModeRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
+	"\aanswers\x18\x02 \x01(\rR\aanswers\x12\x18\n" +
+	"\amembers\x18\x03 \x01(\rR\amembers\x12\x17\n" +
+	"\amin_isr\x18\x04 \x01(\rR\x06minIsr\x12\x0e\n" +
+	"\x02on\x18\x05 \x03(\tR\x02on\x12\x1a\n" +
+	"\blearners\x18\x06 \x03(\tR\blearners\x12\x16\n" +
+	"\x06remove\x18\a \x03(\x04R\x06remove\"\x99\x06\n" +
 	"\x05Group\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\bgroup_id\x18\x02 \x01(\fR\agroupId\x128\n" +
@@ -3449,7 +3591,8 @@ const file_controller_proto_rawDesc = "" +
 	"\vmode_voters\x18\x11 \x01(\rR\n" +
 	"modeVoters\x12\x1f\n" +
 	"\vasync_flush\x18\x12 \x01(\bR\n" +
-	"asyncFlush\x12C\n" +
+	"asyncFlush\x12\x1a\n" +
+	"\bchanging\x18\x13 \x03(\tR\bchanging\x12C\n" +
 	"\buncleans\x18( \x03(\v2'.ledgermq.controller.v1.UncleanElectionR\buncleans\x12+\n" +
 	"\x11unclean_elections\x18) \x01(\x04R\x10uncleanElections\"\x80\x01\n" +
 	"\x06Change\x12\x14\n" +
@@ -3465,7 +3608,7 @@ const file_controller_proto_rawDesc = "" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12%\n" +
 	"\x0eclient_address\x18\x04 \x01(\tR\rclientAddress\x12\x12\n" +
 	"\x04live\x18\x05 \x01(\bR\x04live\x12\"\n" +
-	"\rnot_heard_yet\x18\x06 \x01(\bR\vnotHeardYet\"\xe2\x02\n" +
+	"\rnot_heard_yet\x18\x06 \x01(\bR\vnotHeardYet\"\x96\x03\n" +
 	"\aReplica\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x12\n" +
@@ -3479,7 +3622,9 @@ const file_controller_proto_rawDesc = "" +
 	"\x04live\x18\t \x01(\bR\x04live\x12=\n" +
 	"\x06report\x18\n" +
 	" \x01(\v2%.ledgermq.controller.v1.ReplicaReportR\x06report\x12\"\n" +
-	"\rnot_heard_yet\x18\v \x01(\bR\vnotHeardYet\"\x13\n" +
+	"\rnot_heard_yet\x18\v \x01(\bR\vnotHeardYet\x12\x18\n" +
+	"\alearner\x18\f \x01(\bR\alearner\x12\x18\n" +
+	"\aleaving\x18\r \x01(\bR\aleaving\"\x13\n" +
 	"\x11ListGroupsRequest\"K\n" +
 	"\x12ListGroupsResponse\x125\n" +
 	"\x06groups\x18\x01 \x03(\v2\x1d.ledgermq.controller.v1.GroupR\x06groups\"%\n" +
@@ -3564,12 +3709,13 @@ const file_controller_proto_rawDesc = "" +
 	"GroupState\x12\x1b\n" +
 	"\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13GROUP_STATE_PENDING\x10\x01\x12\x15\n" +
-	"\x11GROUP_STATE_READY\x10\x022\xf8\b\n" +
+	"\x11GROUP_STATE_READY\x10\x022\xca\t\n" +
 	"\n" +
 	"Controller\x12i\n" +
 	"\fRegisterNode\x12+.ledgermq.controller.v1.RegisterNodeRequest\x1a,.ledgermq.controller.v1.RegisterNodeResponse\x12`\n" +
 	"\tHeartbeat\x12(.ledgermq.controller.v1.HeartbeatRequest\x1a).ledgermq.controller.v1.HeartbeatResponse\x12X\n" +
-	"\vCreateGroup\x12*.ledgermq.controller.v1.CreateGroupRequest\x1a\x1d.ledgermq.controller.v1.Group\x12^\n" +
+	"\vCreateGroup\x12*.ledgermq.controller.v1.CreateGroupRequest\x1a\x1d.ledgermq.controller.v1.Group\x12P\n" +
+	"\aSetMode\x12&.ledgermq.controller.v1.SetModeRequest\x1a\x1d.ledgermq.controller.v1.Group\x12^\n" +
 	"\x0eReplaceReplica\x12-.ledgermq.controller.v1.ReplaceReplicaRequest\x1a\x1d.ledgermq.controller.v1.Group\x12L\n" +
 	"\x05Elect\x12$.ledgermq.controller.v1.ElectRequest\x1a\x1d.ledgermq.controller.v1.Group\x12Z\n" +
 	"\aUpgrade\x12&.ledgermq.controller.v1.UpgradeRequest\x1a'.ledgermq.controller.v1.UpgradeResponse\x12i\n" +
@@ -3597,7 +3743,7 @@ func file_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_controller_proto_goTypes = []any{
 	(Role)(0),                     // 0: ledgermq.controller.v1.Role
 	(GroupState)(0),               // 1: ledgermq.controller.v1.GroupState
@@ -3621,33 +3767,34 @@ var file_controller_proto_goTypes = []any{
 	(*ElectUncleanRequest)(nil),   // 19: ledgermq.controller.v1.ElectUncleanRequest
 	(*ElectUncleanResponse)(nil),  // 20: ledgermq.controller.v1.ElectUncleanResponse
 	(*ReplaceReplicaRequest)(nil), // 21: ledgermq.controller.v1.ReplaceReplicaRequest
-	(*Group)(nil),                 // 22: ledgermq.controller.v1.Group
-	(*Change)(nil),                // 23: ledgermq.controller.v1.Change
-	(*Master)(nil),                // 24: ledgermq.controller.v1.Master
-	(*Replica)(nil),               // 25: ledgermq.controller.v1.Replica
-	(*ListGroupsRequest)(nil),     // 26: ledgermq.controller.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),    // 27: ledgermq.controller.v1.ListGroupsResponse
-	(*GetGroupRequest)(nil),       // 28: ledgermq.controller.v1.GetGroupRequest
-	(*Node)(nil),                  // 29: ledgermq.controller.v1.Node
-	(*ListNodesRequest)(nil),      // 30: ledgermq.controller.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),     // 31: ledgermq.controller.v1.ListNodesResponse
-	(*Member)(nil),                // 32: ledgermq.controller.v1.Member
-	(*MembersRequest)(nil),        // 33: ledgermq.controller.v1.MembersRequest
-	(*MembersResponse)(nil),       // 34: ledgermq.controller.v1.MembersResponse
-	(*StatusRequest)(nil),         // 35: ledgermq.controller.v1.StatusRequest
-	(*StatusResponse)(nil),        // 36: ledgermq.controller.v1.StatusResponse
-	(*IdentifyRequest)(nil),       // 37: ledgermq.controller.v1.IdentifyRequest
-	(*IdentifyResponse)(nil),      // 38: ledgermq.controller.v1.IdentifyResponse
-	(*Membership)(nil),            // 39: ledgermq.controller.v1.Membership
-	(*MemberIdentity)(nil),        // 40: ledgermq.controller.v1.MemberIdentity
-	(*StepRequest)(nil),           // 41: ledgermq.controller.v1.StepRequest
-	(*StepResponse)(nil),          // 42: ledgermq.controller.v1.StepResponse
-	nil,                           // 43: ledgermq.controller.v1.Addresses.ClientsEntry
+	(*SetModeRequest)(nil),        // 22: ledgermq.controller.v1.SetModeRequest
+	(*Group)(nil),                 // 23: ledgermq.controller.v1.Group
+	(*Change)(nil),                // 24: ledgermq.controller.v1.Change
+	(*Master)(nil),                // 25: ledgermq.controller.v1.Master
+	(*Replica)(nil),               // 26: ledgermq.controller.v1.Replica
+	(*ListGroupsRequest)(nil),     // 27: ledgermq.controller.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),    // 28: ledgermq.controller.v1.ListGroupsResponse
+	(*GetGroupRequest)(nil),       // 29: ledgermq.controller.v1.GetGroupRequest
+	(*Node)(nil),                  // 30: ledgermq.controller.v1.Node
+	(*ListNodesRequest)(nil),      // 31: ledgermq.controller.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),     // 32: ledgermq.controller.v1.ListNodesResponse
+	(*Member)(nil),                // 33: ledgermq.controller.v1.Member
+	(*MembersRequest)(nil),        // 34: ledgermq.controller.v1.MembersRequest
+	(*MembersResponse)(nil),       // 35: ledgermq.controller.v1.MembersResponse
+	(*StatusRequest)(nil),         // 36: ledgermq.controller.v1.StatusRequest
+	(*StatusResponse)(nil),        // 37: ledgermq.controller.v1.StatusResponse
+	(*IdentifyRequest)(nil),       // 38: ledgermq.controller.v1.IdentifyRequest
+	(*IdentifyResponse)(nil),      // 39: ledgermq.controller.v1.IdentifyResponse
+	(*Membership)(nil),            // 40: ledgermq.controller.v1.Membership
+	(*MemberIdentity)(nil),        // 41: ledgermq.controller.v1.MemberIdentity
+	(*StepRequest)(nil),           // 42: ledgermq.controller.v1.StepRequest
+	(*StepResponse)(nil),          // 43: ledgermq.controller.v1.StepResponse
+	nil,                           // 44: ledgermq.controller.v1.Addresses.ClientsEntry
 }
 var file_controller_proto_depIdxs = []int32{
 	3,  // 0: ledgermq.controller.v1.RegisterNodeRequest.levels:type_name -> ledgermq.controller.v1.Levels
-	32, // 1: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	43, // 2: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
+	33, // 1: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	44, // 2: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
 	0,  // 3: ledgermq.controller.v1.ReplicaReport.role:type_name -> ledgermq.controller.v1.Role
 	10, // 4: ledgermq.controller.v1.ReplicaReport.members:type_name -> ledgermq.controller.v1.MemberReport
 	17, // 5: ledgermq.controller.v1.ReplicaReport.terms:type_name -> ledgermq.controller.v1.TermStart
@@ -3655,57 +3802,59 @@ var file_controller_proto_depIdxs = []int32{
 	9,  // 7: ledgermq.controller.v1.HeartbeatRequest.replicas:type_name -> ledgermq.controller.v1.ReplicaReport
 	3,  // 8: ledgermq.controller.v1.HeartbeatRequest.levels:type_name -> ledgermq.controller.v1.Levels
 	13, // 9: ledgermq.controller.v1.HeartbeatResponse.replicas:type_name -> ledgermq.controller.v1.WantedReplica
-	32, // 10: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	33, // 10: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
 	14, // 11: ledgermq.controller.v1.WantedReplica.others:type_name -> ledgermq.controller.v1.GroupReplica
 	18, // 12: ledgermq.controller.v1.WantedReplica.unclean:type_name -> ledgermq.controller.v1.UncleanElection
 	17, // 13: ledgermq.controller.v1.UncleanElection.terms:type_name -> ledgermq.controller.v1.TermStart
-	22, // 14: ledgermq.controller.v1.ElectUncleanResponse.group:type_name -> ledgermq.controller.v1.Group
+	23, // 14: ledgermq.controller.v1.ElectUncleanResponse.group:type_name -> ledgermq.controller.v1.Group
 	1,  // 15: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
-	25, // 16: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
-	24, // 17: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
-	23, // 18: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
+	26, // 16: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
+	25, // 17: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
+	24, // 18: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
 	18, // 19: ledgermq.controller.v1.Group.uncleans:type_name -> ledgermq.controller.v1.UncleanElection
 	9,  // 20: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
-	22, // 21: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
+	23, // 21: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
 	8,  // 22: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
 	3,  // 23: ledgermq.controller.v1.Node.levels:type_name -> ledgermq.controller.v1.Levels
-	29, // 24: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
-	32, // 25: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
-	32, // 26: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
+	30, // 24: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
+	33, // 25: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
+	33, // 26: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
 	3,  // 27: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	39, // 28: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
+	40, // 28: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
 	3,  // 29: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	40, // 30: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
+	41, // 30: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
 	6,  // 31: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
 	11, // 32: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
 	15, // 33: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
-	21, // 34: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
-	16, // 35: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
-	4,  // 36: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
-	19, // 37: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
-	26, // 38: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
-	28, // 39: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
-	30, // 40: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
-	33, // 41: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
-	35, // 42: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
-	37, // 43: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
-	41, // 44: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
-	7,  // 45: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
-	12, // 46: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
-	22, // 47: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
-	22, // 48: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
-	22, // 49: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
-	5,  // 50: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
-	20, // 51: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
-	27, // 52: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
-	22, // 53: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
-	31, // 54: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
-	34, // 55: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
-	36, // 56: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
-	38, // 57: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
-	42, // 58: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
-	45, // [45:59] is the sub-list for method output_type
-	31, // [31:45] is the sub-list for method input_type
+	22, // 34: ledgermq.controller.v1.Controller.SetMode:input_type -> ledgermq.controller.v1.SetModeRequest
+	21, // 35: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
+	16, // 36: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
+	4,  // 37: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
+	19, // 38: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
+	27, // 39: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
+	29, // 40: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
+	31, // 41: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
+	34, // 42: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
+	36, // 43: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
+	38, // 44: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
+	42, // 45: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
+	7,  // 46: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
+	12, // 47: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
+	23, // 48: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
+	23, // 49: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
+	23, // 50: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
+	23, // 51: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
+	5,  // 52: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
+	20, // 53: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
+	28, // 54: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
+	23, // 55: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
+	32, // 56: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
+	35, // 57: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
+	37, // 58: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
+	39, // 59: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
+	43, // 60: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
+	46, // [46:61] is the sub-list for method output_type
+	31, // [31:46] is the sub-list for method input_type
 	31, // [31:31] is the sub-list for extension type_name
 	31, // [31:31] is the sub-list for extension extendee
 	0,  // [0:31] is the sub-list for field type_name
@@ -3722,7 +3871,7 @@ func file_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_controller_proto_rawDesc), len(file_controller_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   42,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

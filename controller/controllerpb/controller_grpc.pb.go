@@ -27,6 +27,7 @@ const (
 	Controller_RegisterNode_FullMethodName   = "/ledgermq.controller.v1.Controller/RegisterNode"
 	Controller_Heartbeat_FullMethodName      = "/ledgermq.controller.v1.Controller/Heartbeat"
 	Controller_CreateGroup_FullMethodName    = "/ledgermq.controller.v1.Controller/CreateGroup"
+	Controller_SetMode_FullMethodName        = "/ledgermq.controller.v1.Controller/SetMode"
 	Controller_ReplaceReplica_FullMethodName = "/ledgermq.controller.v1.Controller/ReplaceReplica"
 	Controller_Elect_FullMethodName          = "/ledgermq.controller.v1.Controller/Elect"
 	Controller_Upgrade_FullMethodName        = "/ledgermq.controller.v1.Controller/Upgrade"
@@ -54,8 +55,13 @@ type ControllerClient interface {
 	Heartbeat(ctx context.Context, in *HeartbeatRequest, opts ...grpc.CallOption) (*HeartbeatResponse, error)
 	// CreateGroup answers when the creation is durable, not when the group is ready. The same call again has the same answer.
 	CreateGroup(ctx context.Context, in *CreateGroupRequest, opts ...grpc.CallOption) (*Group, error)
-	// ReplaceReplica gives a replica id up for ever and its slot to a new, empty replica, which learns from the others. It answers
-	// when that is durable. NOT_FOUND, INVALID_ARGUMENT: there is no such replica, or the group cannot do without it.
+	// SetMode changes mode, min ISR and replicas of a group that lives. It answers when that is durable; the group gets there by itself,
+	// Group.changing says what is still to be done. The same call again changes nothing more. NOT_FOUND, INVALID_ARGUMENT; ABORTED: the
+	// group needs a replica that was to be removed, as things are.
+	SetMode(ctx context.Context, in *SetModeRequest, opts ...grpc.CallOption) (*Group, error)
+	// ReplaceReplica gives the place of a replica to a new, empty one, which learns from the others. One that lives, with the new one on
+	// another node, votes until that has caught up; another one is given up at once, its id for ever. It answers when that is durable.
+	// NOT_FOUND, INVALID_ARGUMENT: there is no such replica, or the group cannot do without it.
 	ReplaceReplica(ctx context.Context, in *ReplaceReplicaRequest, opts ...grpc.CallOption) (*Group, error)
 	// Elect asks the group's master to hand over to the replica on a node, and answers when the order is noted: the group's master
 	// tells what became of it. The same call again orders again. NOT_FOUND; INVALID_ARGUMENT: that replica can never be master as
@@ -110,6 +116,16 @@ func (c *controllerClient) CreateGroup(ctx context.Context, in *CreateGroupReque
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Group)
 	err := c.cc.Invoke(ctx, Controller_CreateGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controllerClient) SetMode(ctx context.Context, in *SetModeRequest, opts ...grpc.CallOption) (*Group, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Group)
+	err := c.cc.Invoke(ctx, Controller_SetMode_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -222,8 +238,13 @@ type ControllerServer interface {
 	Heartbeat(context.Context, *HeartbeatRequest) (*HeartbeatResponse, error)
 	// CreateGroup answers when the creation is durable, not when the group is ready. The same call again has the same answer.
 	CreateGroup(context.Context, *CreateGroupRequest) (*Group, error)
-	// ReplaceReplica gives a replica id up for ever and its slot to a new, empty replica, which learns from the others. It answers
-	// when that is durable. NOT_FOUND, INVALID_ARGUMENT: there is no such replica, or the group cannot do without it.
+	// SetMode changes mode, min ISR and replicas of a group that lives. It answers when that is durable; the group gets there by itself,
+	// Group.changing says what is still to be done. The same call again changes nothing more. NOT_FOUND, INVALID_ARGUMENT; ABORTED: the
+	// group needs a replica that was to be removed, as things are.
+	SetMode(context.Context, *SetModeRequest) (*Group, error)
+	// ReplaceReplica gives the place of a replica to a new, empty one, which learns from the others. One that lives, with the new one on
+	// another node, votes until that has caught up; another one is given up at once, its id for ever. It answers when that is durable.
+	// NOT_FOUND, INVALID_ARGUMENT: there is no such replica, or the group cannot do without it.
 	ReplaceReplica(context.Context, *ReplaceReplicaRequest) (*Group, error)
 	// Elect asks the group's master to hand over to the replica on a node, and answers when the order is noted: the group's master
 	// tells what became of it. The same call again orders again. NOT_FOUND; INVALID_ARGUMENT: that replica can never be master as
@@ -262,6 +283,9 @@ func (UnimplementedControllerServer) Heartbeat(context.Context, *HeartbeatReques
 }
 func (UnimplementedControllerServer) CreateGroup(context.Context, *CreateGroupRequest) (*Group, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateGroup not implemented")
+}
+func (UnimplementedControllerServer) SetMode(context.Context, *SetModeRequest) (*Group, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetMode not implemented")
 }
 func (UnimplementedControllerServer) ReplaceReplica(context.Context, *ReplaceReplicaRequest) (*Group, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReplaceReplica not implemented")
@@ -361,6 +385,24 @@ func _Controller_CreateGroup_Handler(srv interface{}, ctx context.Context, dec f
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ControllerServer).CreateGroup(ctx, req.(*CreateGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Controller_SetMode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetModeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).SetMode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_SetMode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).SetMode(ctx, req.(*SetModeRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -545,6 +587,10 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CreateGroup",
 			Handler:    _Controller_CreateGroup_Handler,
+		},
+		{
+			MethodName: "SetMode",
+			Handler:    _Controller_SetMode_Handler,
 		},
 		{
 			MethodName: "ReplaceReplica",

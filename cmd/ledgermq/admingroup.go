@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/ledgermq/ledgermq/client"
+	"github.com/ledgermq/ledgermq/controller"
+	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
+)
+
+// waitFlag is that of commands whose work goes on after the answer.
+func waitFlag() cli.Flag {
+	return &cli.DurationFlag{Name: "wait", Value: time.Minute, Usage: "wait so long until it is done; 0: return when it is accepted. It goes on by itself in any case"}
+}
+
+func (t *tool) adminSetMode() *cli.Command {
+	return &cli.Command{
+		Name: "set-mode", Usage: "change the mode of a running group: copies before an answer, number of replicas, min ISR", ArgsUsage: "NAME A-M",
+		Flags: adminFlags(
+			&cli.IntFlag{Name: "min-isr", Usage: "never fewer in-sync replicas than this; 0: by mode if it was so, else as it was"},
+			&cli.StringFlag{Name: "on", Usage: "nodes of new replicas, `n4,n5,…`, as many as the mode has more"},
+			&cli.StringFlag{Name: "learner", Usage: "`NODES` of --on whose replicas stay learners"},
+			&cli.StringFlag{Name: "remove", Usage: "`IDS` of the replicas that go, as many as the mode has fewer; default: those that are the least useful"},
+			waitFlag(),
+		),
+		Action: t.adminShape(2, "the group's name and a mode", func(c *cli.Context, req *pb.SetModeRequest) error {
+			answers, members, err := parseMode(c.Args().Get(1))
+			if err != nil {
+				return usagef("%s: %v", c.Args().Get(1), err)
+			}
+			if req.Remove, err = replicaIDs(c.String("remove")); err != nil {
+				return usagef("--remove %v", err)
+			}
+			req.Answers, req.Members, req.MinIsr = uint32(answers), uint32(members), uint32(max(0, c.Int("min-isr")))
+			req.On, req.Learners = splitList(c.String("on")), splitList(c.String("learner"))
+			for _, n := range req.Learners {
+				if !slices.Contains(req.On, n) {
+					return usagef("--learner %s: it is none of --on; `admin group set-learner` changes a replica that is there", n)
+				}
+			}
+			if c.Int("min-isr") < 0 {
+				return usagef("--min-isr %d is negative", c.Int("min-isr"))
+			}
+			return nil
+		}, nil),
+	}
+}
+
+// adminShape is the action of a command that changes a group's mode or replicas: check reads the request from the command line, and
+// complete, if any, adds what follows from the group as it is.
+func (t *tool) adminShape(args int, names string, check func(*cli.Context, *pb.SetModeRequest) error, complete func(*pb.Group, *pb.SetModeRequest) error) cli.ActionFunc {
+	return t.admin(args, args, names, func(ctx context.Context, c *cli.Context, cl *client.Client) error {
+		req := &pb.SetModeRequest{Group: c.Args().First()}
+		if err := check(c, req); err != nil {
+			return err
+		}
+		ctl, err := newControllers(ctx, c, cl)
+		if err != nil {
+			return err
+		}
+		defer ctl.Close()
+		if complete != nil {
+			g, err := ctl.GetGroup(ctx, req.Group)
+			if err == nil {
+				err = complete(g, req)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		g, err := ctl.SetMode(ctx, req)
+		if err != nil {
+			return err
+		}
+		return t.awaitShape(c, ctl, g)
+	})
+}
+
+func (t *tool) adminAddReplica() *cli.Command {
+	return &cli.Command{
+		Name: "add-replica", Usage: "give a running group one more replica", ArgsUsage: "NAME",
+		Flags: adminFlags(
+			&cli.StringFlag{Name: "on", Required: true, Usage: "`NODE` of the new replica"},
+			&cli.BoolFlag{Name: "learner", Usage: "it stays a learner"},
+			waitFlag(),
+		),
+		Action: t.adminShape(1, "the group's name", func(c *cli.Context, req *pb.SetModeRequest) error {
+			req.On = []string{c.String("on")}
+			if c.Bool("learner") {
+				req.Learners = req.On
+			}
+			return nil
+		}, func(g *pb.Group, req *pb.SetModeRequest) error {
+			node := req.On[0]
+			for _, r := range g.GetReplicas() {
+				if r.GetNodeId() == node {
+					return fmt.Errorf("group %s: node %s has replica %d of it, and each replica needs a node of its own: choose another node", g.GetName(), node, r.GetReplicaId())
+				}
+			}
+			req.Answers, req.Members = g.GetAnswers(), g.GetMembers()+1
+			return nil
+		}),
+	}
+}
+
+func (t *tool) adminRemoveReplica() *cli.Command {
+	return &cli.Command{
+		Name: "remove-replica", Usage: "take a replica out of a running group, for ever", ArgsUsage: "NAME ID",
+		Flags: adminFlags(waitFlag()),
+		Action: t.adminShape(2, "the group's name and a replica's id", func(c *cli.Context, req *pb.SetModeRequest) (err error) {
+			if req.Remove, err = replicaIDs(c.Args().Get(1)); err != nil || len(req.Remove) != 1 {
+				return usagef("%q is not the id of a replica, as group show tells it", c.Args().Get(1))
+			}
+			return nil
+		}, func(g *pb.Group, req *pb.SetModeRequest) error {
+			list := req.Remove
+			a, m := g.GetAnswers(), g.GetMembers()
+			var ids []string
+			known := false
+			for _, r := range g.GetReplicas() {
+				ids = append(ids, fmt.Sprintf("%d on %s", r.GetReplicaId(), r.GetNodeId()))
+				known = known || r.GetReplicaId() == list[0] && !r.GetLeaving()
+			}
+			switch {
+			case !known:
+				return fmt.Errorf("group %s has no replica %d that could go: its replicas are %s", g.GetName(), list[0], strings.Join(ids, ", "))
+			case m == 1:
+				return fmt.Errorf("replica %d is the last one of group %s: add another one first, with `admin group add-replica`", list[0], g.GetName())
+			case a == m:
+				return fmt.Errorf("mode %d-%d of group %s answers with %d copies and needs every replica: `admin group set-mode %s %d-%d --remove %d` answers with one copy fewer",
+					a, m, g.GetName(), a, g.GetName(), a-1, m-1, list[0])
+			}
+			req.Answers, req.Members = a, m-1
+			return nil
+		}),
+	}
+}
+
+// awaitShape says which replicas leave, waits until the group is as it is wanted, and shows it.
+func (t *tool) awaitShape(c *cli.Context, ctl *controller.Client, g *pb.Group) error {
+	for _, r := range g.GetReplicas() {
+		if r.GetLeaving() {
+			fmt.Fprintf(t.err, "replica %d on %s leaves group %s\n", r.GetReplicaId(), r.GetNodeId(), g.GetName())
+		}
+	}
+	if wait := c.Duration("wait"); wait > 0 {
+		ctx, cancel := context.WithTimeoutCause(c.Context, wait, fmt.Errorf("waited for %v", wait))
+		defer cancel()
+		var err error
+		if g, err = ctl.WaitShape(ctx, g.GetName()); err != nil {
+			return err
+		}
+	}
+	return t.showGroup(c, g)
+}
+
+// replicaIDs reads a list of replica ids.
+func replicaIDs(text string) (out []uint64, err error) {
+	for _, part := range splitList(text) {
+		var id uint64
+		if n, err := fmt.Sscanf(part+"\n", "%d\n", &id); n != 1 || err != nil || id == 0 {
+			return nil, fmt.Errorf("%q: want ids of replicas, as group show tells them", part)
+		}
+		out = append(out, id)
+	}
+	return out, nil
+}
