@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/remoting"
 )
 
@@ -16,6 +17,8 @@ const (
 	awaitMaster = time.Second
 	// forwardTimeout bounds a forwarded request in all.
 	forwardTimeout = 2500 * time.Millisecond
+	// prepareTimeout is how long a hand-over waits for the connection over which requests are passed on afterwards.
+	prepareTimeout = 200 * time.Millisecond
 )
 
 // forwarder is the connection of a slave to the master of its group, over which it passes on what only a master may answer.
@@ -24,9 +27,10 @@ const (
 type forwarder struct {
 	r *Replica
 
-	mu     sync.Mutex
-	addr   string
-	client *remoting.Client
+	mu      sync.Mutex
+	addr    string
+	client  *remoting.Client
+	dialing chan struct{} // not nil while one request dials for all that wait; closed when it has done so
 }
 
 func newForwarder(r *Replica) forwarder { return forwarder{r: r} }
@@ -40,31 +44,58 @@ func (f *forwarder) close() {
 	}
 }
 
-// dial returns the connection to addr.
+// dial returns the connection to addr. Of many requests that need a new one, as in the moment of a hand-over, one makes it.
 func (f *forwarder) dial(ctx context.Context, addr string) (*remoting.Client, error) {
-	f.mu.Lock()
-	if f.client != nil && f.addr == addr && !f.client.Closed() {
-		defer f.mu.Unlock()
-		return f.client, nil
+	for {
+		f.mu.Lock()
+		if f.client != nil && f.addr == addr && !f.client.Closed() {
+			defer f.mu.Unlock()
+			return f.client, nil
+		}
+		other := f.dialing
+		if other == nil {
+			break
+		}
+		f.mu.Unlock()
+		select {
+		case <-other: // if it failed the next one of us tries
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", remoting.ErrNotSent, ctx.Err())
+		}
 	}
+	done := make(chan struct{})
+	f.dialing = done
 	f.mu.Unlock()
 	c, err := remoting.Dial(ctx, addr, remoting.ClientOptions{Logger: f.r.log})
-	if err != nil {
-		return nil, err
-	}
 	f.mu.Lock()
 	old := f.client
-	if old != nil && f.addr == addr && !old.Closed() { // another goroutine was faster
-		f.mu.Unlock()
+	if err == nil && f.r.ctx.Err() != nil { // nobody would close it
 		c.Close()
-		return old, nil
+		c, err = nil, fmt.Errorf("%w: %w", remoting.ErrNotSent, f.r.ctx.Err())
 	}
-	f.client, f.addr = c, addr
+	if err == nil {
+		f.client, f.addr = c, addr
+	}
+	f.dialing = nil
+	close(done)
 	f.mu.Unlock()
-	if old != nil {
+	if err == nil && old != nil {
 		old.Close()
 	}
-	return c, nil
+	return c, err
+}
+
+// prepare connects to the replica that is about to become master, so that the first request to be passed on need not.
+func (f *forwarder) prepare(to ids.ReplicaID) {
+	addr := (*f.r.others.Load())[to].client
+	if addr == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(f.r.ctx, prepareTimeout)
+	defer cancel()
+	if _, err := f.dial(ctx, addr); err != nil {
+		f.r.log.Debug().Err(err).Msg("no connection yet to the replica that takes over")
+	}
 }
 
 // master is the client address of the master that this replica knows; "" when none is known.

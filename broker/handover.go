@@ -58,6 +58,7 @@ var errHanding = errors.New("a hand-over is under way already")
 // handOver gives the mastership to another voter and returns when that one leads, or with the reason why not; then this replica
 // is master as before, if it still is.
 func (r *Replica) handOver(to ids.ReplicaID) error {
+	r.forwarder.prepare(to) // while this replica still takes requests
 	if !r.office.handing.CompareAndSwap(false, true) {
 		return errHanding
 	}

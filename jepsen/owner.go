@@ -15,7 +15,10 @@ import (
 // ownerOf returns the name of the process, among pids, that owns the socket at local which is connected to remote, "" when it is
 // none of them. It reads /proc.
 func ownerOf(local, remote netip.AddrPort, pids map[string]int) string {
-	inode := socketInode(local, remote)
+	inode := askKernel(local, remote)
+	if inode == "" {
+		inode = socketInode(local, remote)
+	}
 	if inode == "" {
 		return ""
 	}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package jepsen
+
+import "net/netip"
+
+func askKernel(_, _ netip.AddrPort) string { return "" }
