@@ -42,7 +42,7 @@ func (r *Replica) checkpointIfDue(c raftlog.Committed) error {
 			r.log.Error().Err(err).Msg("cannot write a checkpoint: the next start replays more of the log")
 			return
 		}
-		r.dropCutFiles()
+		signal(r.mend) // upkeep gives up what is not needed any more: while the replica opens there is no group to ask
 	}()
 	return nil
 }

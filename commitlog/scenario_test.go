@@ -357,6 +357,13 @@ func TestPoison(t *testing.T) {
 		{vfs.OpRead, ".log", func(l *Log, f []Frame) error { _, err := l.ReadFrame(1, nil); return err }},
 		{vfs.OpRead, ".log", func(l *Log, f []Frame) error { return l.ReadAt(make([]byte, 8), 4096) }},
 		{vfs.OpSync, ".log", func(l *Log, f []Frame) error { _, err := l.FillAhead(); return err }},
+		{vfs.OpSyncDir, "/log", func(l *Log, _ []Frame) error { // a new segment
+			return errors.Join(l.Append(chain(t, l, l.Tail(), 15, 5000)), l.Sync())
+		}},
+		{vfs.OpRemove, ".log", func(l *Log, _ []Frame) error {
+			return errors.Join(l.Append(chain(t, l, l.Tail(), 15, 5000)), l.Sync(), l.TruncateAfter(1))
+		}},
+		{vfs.OpSyncDir, "/log", func(l *Log, _ []Frame) error { return l.TruncateAfter(1) }},
 	} {
 		t.Run(fmt.Sprintf("%v %s", c.op, c.file), func(t *testing.T) {
 			t.Parallel()
