@@ -1,9 +1,10 @@
 package sim
 
 import (
+	"bytes"
 	"errors"
+	"slices"
 
-	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/controller"
 	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
@@ -16,24 +17,27 @@ const (
 	callTimeout    = 2_000_000
 )
 
-// agent speaks with the controllers for one node: it registers each process of it, tells the replica's state in heartbeats, and
-// does what the answers want. What is told and what is wanted is the product's code.
+// agent speaks with the controllers for one node: it registers each process of it, tells the state of all its replicas in one
+// heartbeat, and does what the answers want. What is told and what is wanted is the product's code.
 type agent struct {
 	s *schedule
-	n *Node
+	h *Host
 
-	life       *commitlog.Log // of the process that speaks
+	life       int // of the process that speaks
 	session    ids.UUID
 	sequence   uint64
 	registered bool
 	busy       bool
 	call       int // number of the call under way, or of the next one
 	last       int64
-	campaigned uint64 // term + 1 of the last order to campaign
+	campaigned map[ids.ReplicaID]uint64 // term + 1 of the last order to campaign
 }
 
 // checkCode of the node's data folder.
-func (n *Node) checkCode() ids.UUID { return ids.UUID{0xCC, byte(n.ID)} }
+func (h *Host) checkCode() ids.UUID { return ids.UUID{0xCC, h.Name[1]} }
+
+// firstSession is that of the process that founds the group.
+func (h *Host) firstSession() ids.UUID { return ids.UUID{1, h.Name[1]} }
 
 // beat looks at whether a heartbeat is due, again and again.
 func (a *agent) beat() {
@@ -41,27 +45,27 @@ func (a *agent) beat() {
 	a.look(false)
 }
 
-// hurry sends a heartbeat at once: the replica has become master.
+// hurry sends a heartbeat at once: a replica has become master.
 func (a *agent) hurry() { a.look(true) }
 
 func (a *agent) look(due bool) {
-	s, n := a.s, a.n
-	if !n.Up || s.pausedFor(n) > 0 {
+	s, h := a.s, a.h
+	if !h.running || s.pausedFor(h) > 0 {
 		return
 	}
-	if a.life != n.Log { // another process
-		*a = agent{s: s, n: n, life: n.Log, call: a.call + 1}
+	if a.life != h.life { // another process
+		*a = agent{s: s, h: h, life: h.life, call: a.call + 1, campaigned: make(map[ids.ReplicaID]uint64)}
 		for i := range a.session {
 			a.session[i] = byte(s.r.Uint32())
 		}
 	}
-	if a.busy || !due && a.registered && s.w.Now-a.last < heartbeatEvery && !controller.Urgent(n.Status()) {
+	if a.busy || !due && a.registered && s.Now-a.last < heartbeatEvery && !h.urgent() {
 		return
 	}
-	a.busy, a.last = true, s.w.Now
+	a.busy, a.last = true, s.Now
 	if !a.registered {
 		a.ask(func(answer func(func())) {
-			s.c.register(n.Name(), n.checkCode(), a.session, func(err error) {
+			s.c.register(h.Name, h.checkCode(), a.session, func(err error) {
 				answer(func() { a.registered = err == nil })
 			})
 		})
@@ -85,14 +89,14 @@ func (a *agent) look(due bool) {
 
 // ask makes one call over the network. The node takes the first of answer, a failure of the network and its time-out.
 func (a *agent) ask(call func(answer func(func()))) {
-	s, n, id, life := a.s, a.n, a.call, a.life
+	s, h, id, life := a.s, a.h, a.call, a.life
 	var finish func(func())
 	finish = func(then func()) {
-		if d := s.pausedFor(n); d > 0 {
+		if d := s.pausedFor(h); d > 0 {
 			s.after(d, func() { finish(then) })
 			return
 		}
-		if a.call != id || a.life != life || n.Log != life {
+		if a.call != id || a.life != life || h.life != life || !h.running {
 			return
 		}
 		a.call++
@@ -102,7 +106,7 @@ func (a *agent) ask(call func(answer func(func()))) {
 		}
 	}
 	travels := func(do func()) {
-		if s.silent[n.ID] {
+		if h.silent {
 			return // the call ends with its time-out
 		}
 		if !s.calm && s.chance(s.p.CallLoss) {
@@ -117,9 +121,25 @@ func (a *agent) ask(call func(answer func(func()))) {
 	})
 }
 
-// request tells the state of the node's replica.
+// urgent tells whether a replica has news that must not wait.
+func (h *Host) urgent() bool {
+	return slices.ContainsFunc(h.Nodes, func(n *Node) bool { return n.Up && controller.Urgent(n.Status()) })
+}
+
+// request tells the state of the node's replicas.
 func (a *agent) request() *pb.HeartbeatRequest {
-	n := a.n
+	h := a.h
+	req := &pb.HeartbeatRequest{NodeId: string(h.Name), CheckCode: bytesOf(h.checkCode()), Session: bytesOf(a.session), Sequence: a.sequence,
+		Levels: controller.OwnLevels().Wire()}
+	for _, n := range h.Nodes {
+		if n.Up {
+			req.Replicas = append(req.Replicas, n.report())
+		}
+	}
+	return req
+}
+
+func (n *Node) report() *pb.ReplicaReport {
 	st := n.Status()
 	last, err := n.Log.TermOf(st.Last)
 	if err != nil {
@@ -133,17 +153,24 @@ func (a *agent) request() *pb.HeartbeatRequest {
 		terms, starts = append(terms, t.Term), append(starts, t.StartIndex)
 	}
 	controller.ReportTerms(rep, terms, starts)
-	return &pb.HeartbeatRequest{NodeId: string(n.Name()), CheckCode: bytesOf(n.checkCode()), Session: bytesOf(a.session), Sequence: a.sequence, Replicas: []*pb.ReplicaReport{rep},
-		Levels: controller.OwnLevels().Wire()}
+	return rep
 }
 
-// obey does what the controller wants of the replica.
+// obey does what the controller wants of a replica.
 func (a *agent) obey(w *pb.WantedReplica) {
-	s, n := a.s, a.n
+	s := a.s
+	k := slices.IndexFunc(a.h.Nodes, func(n *Node) bool { return bytes.Equal(n.w.Group[:], w.GroupId) })
+	if k < 0 {
+		s.fail("node %s is to have a replica of group %x, of which it has none", a.h.Name, w.GroupId)
+		return
+	}
+	n := a.h.Nodes[k]
+	if !n.Up {
+		return
+	}
 	if s.gaveUp && (w.Lost != "" || ids.ReplicaID(w.ReplicaId) != n.ID) { // or another one follows it
-		s.w.Tracef("n%d is given up: %s", n.ID, w.Lost)
+		s.Tracef("r%d is given up: %s", n.ID, w.Lost)
 		n.Kill()
-		s.disconnect(n)
 		return
 	}
 	if w.Lost != "" {
@@ -167,9 +194,9 @@ func (a *agent) obey(w *pb.WantedReplica) {
 	if rec != nil && rec.Epoch > st.Epoch {
 		s.adopt(n, *rec)
 	}
-	if controller.Campaigns(w, st, rec) && a.campaigned != w.CampaignTerm+1 {
-		a.campaigned = w.CampaignTerm + 1
-		s.w.Tracef("n%d is told to campaign in term %s", n.ID, ids.Term(w.CampaignTerm))
+	if controller.Campaigns(w, st, rec) && a.campaigned[n.ID] != w.CampaignTerm+1 {
+		a.campaigned[n.ID] = w.CampaignTerm + 1
+		s.Tracef("r%d is told to campaign in term %s", n.ID, ids.Term(w.CampaignTerm))
 		n.Campaign()
 	}
 	s.settleDisk(n)

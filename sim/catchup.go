@@ -7,9 +7,9 @@ func (s *schedule) cutFront(n *Node) {
 	did, err := n.CutFront()
 	switch {
 	case n.powerAfter < 0:
-		s.powerCut(n)
+		s.powerCut(n.Host)
 	case err != nil:
-		s.w.Check.mayPark[n.ID] = true
+		n.w.Check.mayPark[n.ID] = true
 	case did:
 		s.cuts++
 	}
@@ -17,28 +17,27 @@ func (s *schedule) cutFront(n *Node) {
 
 // catchUp lets n take what its master offers, after a while.
 func (s *schedule) catchUp(n *Node) {
-	if n.Offer == nil || s.fetching[n.ID] {
+	if n.Offer == nil || n.fetching {
 		return
 	}
-	s.fetching[n.ID] = true
+	n.fetching = true
 	s.after(s.between(1_000, 400_000), func() {
-		s.fetching[n.ID] = false
-		if !n.Up || n.Offer == nil || s.pausedFor(n) > 0 {
+		n.fetching = false
+		if !n.Up || n.Offer == nil || s.pausedFor(n.Host) > 0 {
 			return
 		}
 		if !s.calm && s.chance(0.3) {
 			n.powerAfter = 1 + s.r.IntN(20)
 		}
-		done, err := n.Install(s.w.Node(n.Offer.From))
+		done, err := n.Install(n.w.Node(n.Offer.From))
 		switch {
 		case n.powerAfter < 0:
-			s.powerCut(n)
+			s.powerCut(n.Host)
 		case err != nil && !errors.Is(err, errDisk):
 			s.fail("replica %d: %v", n.ID, err)
 		case done: // also when a sync failed: the start finds the old log, or the new one
 			s.installs++
-			s.open(n)
-			s.disconnect(n)
+			s.openReplica(n)
 		}
 	})
 }

@@ -10,7 +10,19 @@ import (
 	"github.com/ledgermq/ledgermq/raftlog"
 )
 
-// Checker judges a world. It demands, at each step:
+// Verdict is the first fault.
+type Verdict struct {
+	Err  error
+	Rule error // the first breach of rule 9 of a Checker, which does not end a run: what comes of it is a fault too
+}
+
+func (v *Verdict) fail(format string, args ...any) {
+	if v.Err == nil {
+		v.Err = fmt.Errorf(format, args...)
+	}
+}
+
+// Checker judges a world, that is a group by itself. It demands, at each step:
 //
 //  1. one value per index: all replicas apply the same frame at the same place;
 //  2. one master per term, which votes in its epoch;
@@ -20,12 +32,12 @@ import (
 //  6. a confirmed read index is not below anything that was acknowledged before the question;
 //  7. the invariants of Replica.Check hold after each turn;
 //  8. no replica parks but for the disk errors that were injected, and every log opens again after a crash;
-//  9. an epoch is issued and noted as active by the rules, which are written here once more (rules.go);
+//  9. an epoch is issued and noted as active by the rules, which are written here once more (rules.go), and what is decided for one
+//     group leaves the others as they are;
 //
 // and at the end that every acknowledged operation is in the log of every member, and that the logs are equal byte by byte.
 type Checker struct {
-	Err  error // the first fault
-	Rule error // the first breach of 9, which does not end a run: what comes of it is a fault too
+	*Verdict
 
 	values   map[ids.Index]Entry
 	masters  map[ids.Term]ids.ReplicaID
@@ -40,21 +52,16 @@ type Checker struct {
 	mayPark map[ids.ReplicaID]bool // a disk error was injected in this process life
 }
 
-func newChecker() *Checker {
+func newChecker(v *Verdict) *Checker {
 	return &Checker{
-		values: make(map[ids.Index]Entry), masters: make(map[ids.Term]ids.ReplicaID),
+		Verdict: v,
+		values:  make(map[ids.Index]Entry), masters: make(map[ids.Term]ids.ReplicaID),
 		refusedP: make(map[string]bool), appliedP: make(map[string]ids.Index), mayPark: make(map[ids.ReplicaID]bool),
 	}
 }
 
-func (c *Checker) fail(format string, args ...any) {
-	if c.Err == nil {
-		c.Err = fmt.Errorf(format, args...)
-	}
-}
-
 func (c *Checker) applied(n *Node, e Entry) {
-	n.w.Tracef("n%d applies %d %s %08x", n.ID, e.Index, e.Term, e.CRC)
+	n.w.Tracef("r%d applies %d %s %08x", n.ID, e.Index, e.Term, e.CRC)
 	if v, ok := c.values[e.Index]; !ok {
 		c.values[e.Index] = e
 	} else if v.Term != e.Term || v.CRC != e.CRC {
@@ -133,7 +140,7 @@ func (c *Checker) forget(epoch ids.Epoch, after ids.Index, ops []*Op) {
 func (c *Checker) acked(n *Node, upTo ids.Index) {
 	c.Acks++
 	c.MaxAcked = max(c.MaxAcked, upTo)
-	n.w.Tracef("n%d acknowledges %d", n.ID, upTo)
+	n.w.Tracef("r%d acknowledges %d", n.ID, upTo)
 	rec := n.Replica.Record()
 	have := 0
 	for _, m := range rec.Voters {
@@ -152,7 +159,7 @@ func (c *Checker) acked(n *Node, upTo ids.Index) {
 }
 
 func (c *Checker) settled(n *Node, op *Op) {
-	n.w.Tracef("n%d settles op %d: %s", n.ID, op.ID, op.State)
+	n.w.Tracef("r%d settles op %d: %s", n.ID, op.ID, op.State)
 	switch op.State {
 	case NotStored, Refused:
 		c.refusedP[op.Payload] = true

@@ -14,44 +14,54 @@ func (s *schedule) fault() {
 		return
 	}
 	s.after(s.p.Fault, s.fault)
-	n := s.w.Nodes[s.r.IntN(len(s.w.Nodes))]
-	if s.chance(s.p.Crash) && n.Up {
+	h := s.anyHost()
+	if s.chance(s.p.Crash) && h.running {
 		if s.chance(0.5) {
-			s.powerCut(n)
+			s.powerCut(h)
 		} else {
-			s.kill(n)
+			s.kill(h)
 		}
 	}
-	if n.Up && s.w.Check.mayPark[n.ID] && s.chance(0.1) {
-		s.kill(n) // an operator restarts what has parked
+	if h.running && slices.ContainsFunc(h.Nodes, func(n *Node) bool { return n.w.Check.mayPark[n.ID] }) && s.chance(0.1) {
+		s.kill(h) // an operator restarts what has parked
 	}
 	if s.chance(s.p.Partition) {
 		s.partition()
 	}
-	if s.chance(s.p.FailSync) && n.Up {
-		n.failSync = true
-		s.w.Check.mayPark[n.ID] = true
+	if s.chance(s.p.FailSync) && h.running {
+		h.FailSync()
 	}
-	if s.chance(s.p.Reset) && n.Up {
-		s.disconnect(n)
+	if s.chance(s.p.Reset) && h.running {
+		s.disconnect(h)
 	}
-	if s.chance(s.p.Pause) && n.Up {
-		s.pause(n)
+	if s.chance(s.p.Pause) && h.running {
+		s.pause(h)
 	}
 	if s.chance(s.p.Controller) {
 		s.controllerFault()
 	}
-	if s.p.Adversary && s.chance(s.p.Epoch) {
-		s.issue()
+	for _, w := range s.worlds {
+		if s.p.Adversary && s.chance(s.p.Epoch) {
+			s.issue(w)
+		}
 	}
+	for _, n := range h.Nodes {
+		s.faultAt(n)
+	}
+}
+
+func (s *schedule) anyHost() *Host { return s.Hosts[s.r.IntN(len(s.Hosts))] }
+
+// faultAt is the part of a fault step for one replica of the machine.
+func (s *schedule) faultAt(n *Node) {
 	if s.p.Informs && s.chance(s.p.Inform) && n.Up {
 		s.inform(n)
 	}
-	if s.pausedFor(n) > 0 {
+	if s.pausedFor(n.Host) > 0 {
 		return
 	}
 	if s.p.Adversary && s.chance(s.p.Campaign) && n.Up {
-		s.w.Tracef("n%d is told to campaign", n.ID)
+		s.Tracef("r%d is told to campaign", n.ID)
 		n.Campaign()
 	}
 	if s.chance(s.p.Checkpoint) && n.Up {
@@ -77,13 +87,13 @@ type handover struct {
 
 // transfer asks n to hand its mastership to any replica.
 func (s *schedule) transfer(n *Node) {
-	to := s.w.Nodes[s.r.IntN(len(s.w.Nodes))].ID
-	s.w.Tracef("n%d is told to hand over to %d", n.ID, to)
+	to := n.w.Nodes[s.r.IntN(len(n.w.Nodes))].ID
+	s.Tracef("r%d is told to hand over to %d", n.ID, to)
 	h := &handover{n, n.Log}
 	s.handing[h] = true
 	n.Transfer(to, func(err error) {
 		delete(s.handing, h)
-		s.w.Tracef("n%d hands over to %d: %v", n.ID, to, err)
+		s.Tracef("r%d hands over to %d: %v", n.ID, to, err)
 	})
 }
 
@@ -92,13 +102,13 @@ func (s *schedule) fillAhead(n *Node) {
 	for more := true; more; {
 		var err error
 		if more, err = n.Log.FillAhead(); err != nil {
-			s.w.Tracef("n%d: fill ahead: %v", n.ID, err)
-			s.w.Check.mayPark[n.ID] = true
+			s.Tracef("r%d: fill ahead: %v", n.ID, err)
+			n.w.Check.mayPark[n.ID] = true
 			break
 		}
 	}
 	if n.powerAfter < 0 {
-		s.powerCut(n)
+		s.powerCut(n.Host)
 	}
 }
 
@@ -113,11 +123,11 @@ func (s *schedule) checkpoint(n *Node) {
 	if err := n.Writer.Checkpoint(); err != nil {
 		n.failed = err
 		n.written = append(n.written, writtenJobs{nil, err})
-		s.w.Check.mayPark[n.ID] = true
+		n.w.Check.mayPark[n.ID] = true
 		n.Complete()
 	}
 	if n.powerAfter < 0 {
-		s.powerCut(n)
+		s.powerCut(n.Host)
 	}
 }
 
@@ -125,22 +135,22 @@ func (s *schedule) checkpoint(n *Node) {
 func (s *schedule) partition() {
 	if len(s.cut) > 0 && s.chance(0.5) {
 		clear(s.cut)
-		s.w.Tracef("the network is whole")
+		s.Tracef("the network is whole")
 		return
 	}
-	a := s.w.Nodes[s.r.IntN(len(s.w.Nodes))].ID
-	for _, b := range s.w.Nodes {
-		if b.ID == a {
+	a := s.anyHost()
+	for _, b := range s.Hosts {
+		if b == a {
 			continue
 		}
 		if in := s.chance(0.7); in {
-			s.cut[[2]ids.ReplicaID{a, b.ID}] = true
+			s.cut[way{a, b}] = true
 		}
 		if out := s.chance(0.7); out {
-			s.cut[[2]ids.ReplicaID{b.ID, a}] = true
+			s.cut[way{b, a}] = true
 		}
 	}
-	s.w.Tracef("n%d is cut off in some directions", a)
+	s.Tracef("%s is cut off in some directions", a.Name)
 }
 
 // controllerFault takes the controllers' leader away for a while, lets another one lead, or cuts a node off from them.
@@ -159,23 +169,23 @@ func (s *schedule) controllerFault() {
 			}
 		})
 	default:
-		n := s.w.Nodes[s.r.IntN(len(s.w.Nodes))]
-		s.silent[n.ID] = !s.silent[n.ID]
-		s.w.Tracef("n%d is cut off from the controllers: %t", n.ID, s.silent[n.ID])
+		h := s.anyHost()
+		h.silent = !h.silent
+		s.Tracef("%s is cut off from the controllers: %t", h.Name, h.silent)
 	}
 }
 
 // issue is the adversary: it wants any voters, mostly ones that are near those of a recent epoch. The controllers' rules have the
 // last word.
-func (s *schedule) issue() {
+func (s *schedule) issue(w *World) {
 	c := s.c
-	list := c.records[max(0, len(c.records)-3):]
+	list := w.records[max(0, len(w.records)-3):]
 	base := idsOf(list[s.r.IntN(len(list))].Voters)
 	var voters []ids.ReplicaID
 	changes := 1 + s.r.IntN(2)
 	wild := s.chance(0.2)
-	for _, k := range s.r.Perm(len(s.w.Nodes)) {
-		id := s.w.Nodes[k].ID
+	for _, k := range s.r.Perm(len(w.Nodes)) {
+		id := w.Nodes[k].ID
 		in := slices.Contains(base, id)
 		if wild && s.chance(0.5) || !wild && changes > 0 && s.chance(0.5) {
 			in = !in
@@ -186,7 +196,7 @@ func (s *schedule) issue() {
 		}
 	}
 	slices.Sort(voters)
-	cmd := controller.NewEpoch(s.w.Group, c.newest().Epoch, voters, "an adversary")
+	cmd := controller.NewEpoch(w.Group, w.newest().Epoch, voters, "an adversary")
 	s.after(s.between(s.p.ApplyMin, s.p.ApplyMax), func() {
 		if !s.calm {
 			_ = c.apply(cmd) // most are refused
@@ -196,39 +206,45 @@ func (s *schedule) issue() {
 
 // inform gives a record to a replica, mostly the newest.
 func (s *schedule) inform(n *Node) {
-	c := s.c
-	k := len(c.records) - 1
+	k := len(n.w.records) - 1
 	if s.chance(0.2) {
-		k = s.r.IntN(len(c.records))
+		k = s.r.IntN(len(n.w.records))
 	}
-	s.adopt(n, c.records[k])
+	s.adopt(n, n.w.records[k])
 }
 
 // pause stops a process for a while, as a signal or a busy machine does.
-func (s *schedule) pause(n *Node) {
+func (s *schedule) pause(h *Host) {
 	d := s.between(10_000, 2_500_000)
-	s.paused[n.ID] = s.w.Now + d
-	s.w.Tracef("n%d is paused for %d ms", n.ID, d/1000)
+	h.paused = s.Now + d
+	s.Tracef("%s is paused for %d ms", h.Name, d/1000)
 }
 
-// pausedFor is how long the process of n does nothing yet.
-func (s *schedule) pausedFor(n *Node) int64 { return max(0, s.paused[n.ID]-s.w.Now) }
+// pausedFor is how long the process of h does nothing yet.
+func (s *schedule) pausedFor(h *Host) int64 { return max(0, h.paused-s.Now) }
 
-// disconnect closes the connections of n with the other nodes, on their side.
-func (s *schedule) disconnect(n *Node) {
-	for _, other := range s.w.Nodes {
-		if other == n || s.cut[[2]ids.ReplicaID{n.ID, other.ID}] || s.cut[[2]ids.ReplicaID{other.ID, n.ID}] {
+// disconnect closes the connections of h with the other machines, on their side.
+func (s *schedule) disconnect(h *Host) {
+	for _, other := range s.Hosts {
+		if other == h || s.cut[way{h, other}] || s.cut[way{other, h}] {
 			continue
 		}
-		life := other.Log
+		life := other.life
 		var closed func()
 		closed = func() {
 			if d := s.pausedFor(other); d > 0 {
 				s.after(d, closed)
-			} else if other.Up && other.Log == life {
-				s.w.Tracef("n%d loses its connection to n%d", other.ID, n.ID)
-				other.PeerDown(n)
-				s.settleDisk(other)
+				return
+			}
+			if !other.running || other.life != life {
+				return
+			}
+			s.Tracef("%s loses its connection to %s", other.Name, h.Name)
+			for _, n := range other.Nodes {
+				if far := h.at(n.w); far != nil && n.Up {
+					n.PeerDown(far)
+					s.settleDisk(n)
+				}
 			}
 		}
 		s.after(s.between(s.p.DelayMin, s.p.DelayMax), closed)

@@ -164,7 +164,7 @@ func (m *Machine) settle(op *Op, s OpState) {
 func (m *Machine) Role(r raftlog.Role) {
 	m.role = r
 	m.master = r.Kind == raftlog.RoleMaster
-	m.n.w.Tracef("n%d is %s in term %s, master %d", m.n.ID, r.Kind, r.Term, r.Master)
+	m.n.w.Tracef("r%d is %s in term %s, master %d", m.n.ID, r.Kind, r.Term, r.Master)
 	if m.n.w.Role != nil {
 		m.n.w.Role(m.n)
 	}

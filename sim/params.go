@@ -11,8 +11,8 @@ import (
 // Params are what a seed draws first. Times are in virtual microseconds, rates are chances per event or per fault step.
 type Params struct {
 	Seed      uint64
-	A, M      int // the mode
-	MinISR    int
+	Hosts     int
+	Groups    []mode
 	Decides   bool // the controllers decide as the product's do
 	Adversary bool // epochs are issued at random, whatever the controllers let through
 	Informs   bool // records are handed out at random, old ones too
@@ -49,13 +49,22 @@ type Params struct {
 	OpEvery  int64
 }
 
+// mode is that of a group: A answers of M members, and the fewest voters.
+type mode struct{ A, M, MinISR int }
+
 func draw(seed uint64) Params {
 	r := rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15))
 	pick := func(list ...float64) float64 { return list[r.IntN(len(list))] }
-	mode := [][2]int{{2, 2}, {2, 3}, {3, 3}, {2, 4}, {2, 2}, {2, 3}, {3, 3}, {2, 4}, {1, 2}}[r.IntN(9)]
+	groups := make([]mode, []int{1, 1, 2, 3}[r.IntN(4)])
+	hosts := 0
+	for i := range groups {
+		m := [][2]int{{2, 2}, {2, 3}, {3, 3}, {2, 4}, {2, 2}, {2, 3}, {3, 3}, {2, 4}, {1, 2}}[r.IntN(9)]
+		groups[i] = mode{m[0], m[1], 1 + r.IntN(controller.Voters(m[0], m[1]))}
+		hosts = max(hosts, m[1])
+	}
 	kind := r.IntN(4) // two of four: the product alone, then an adversary alone, then both
 	p := Params{
-		Seed: seed, A: mode[0], M: mode[1], MinISR: 1 + r.IntN(controller.Voters(mode[0], mode[1])),
+		Seed: seed, Hosts: hosts, Groups: groups,
 		Decides: kind != 2, Adversary: kind >= 2, Informs: kind >= 2,
 		Safety: int64(pick(8e6, 20e6)), Fresh: r.IntN(2) == 0,
 		ApplyMin: 500, ApplyMax: int64(pick(3_000, 30_000, 600_000)), CallLoss: pick(0, 0.02, 0.2),

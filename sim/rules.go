@@ -9,7 +9,7 @@ import (
 
 // This file is a naive twin of the controllers' rules, for the checker.
 
-func (c *Checker) rule(format string, args ...any) {
+func (c *Verdict) rule(format string, args ...any) {
 	if c.Rule == nil {
 		c.Rule = fmt.Errorf(format, args...)
 	}

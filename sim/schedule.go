@@ -19,9 +19,9 @@ type Result struct {
 	Trace                                                  uint64 // hash of the trace
 	Events, Ops, Acked, Unknown, NotStored, Reads, Masters int
 	Crashes, Epochs, Leaders, Cuts, Installs               int
-	Healed                                                 int64 // microseconds from the end of the faults to full health
-	Entries                                                ids.Index
-	Virtual                                                int64 // microseconds
+	Healed                                                 int64     // microseconds from the end of the faults to full health
+	Entries                                                ids.Index // of all groups
+	Virtual                                                int64     // microseconds
 	Err                                                    error
 	Rule                                                   error // the first epoch that the rules do not allow; Err is what came of it, or this
 }
@@ -61,44 +61,42 @@ func play(p Params, o Options, do func(*schedule)) (res Result) {
 }
 
 func newSchedule(p Params, o Options) *schedule {
-	s := &schedule{p: p, r: rand.New(rand.NewPCG(p.Seed, 1)), w: NewWorld(), cut: make(map[[2]ids.ReplicaID]bool), arrival: make(map[[2]ids.ReplicaID]int64),
-		stride: 64, disk: make(map[ids.ReplicaID]bool), silent: make(map[ids.ReplicaID]bool), fetching: make(map[ids.ReplicaID]bool),
-		paused: make(map[ids.ReplicaID]int64), handing: make(map[*handover]bool)}
-	s.w.mutant, s.w.trace = o.Mutant, o.Trace
+	s := &schedule{p: p, r: rand.New(rand.NewPCG(p.Seed, 1)), Site: newSite(), cut: make(map[way]bool), arrival: make(map[way]int64),
+		stride: 64, handing: make(map[*handover]bool)}
+	s.mutant, s.trace = o.Mutant, o.Trace
 	s.c = newControllers(s)
 	return s
 }
 
-// schedule is the random driver of one world.
+// schedule is the random driver of the groups of a site.
 type schedule struct {
+	*Site
 	p      Params
 	r      *rand.Rand
-	w      *World
+	worlds []*World
 	queue  events
 	seq    int
 	events int
 	stride int // events between two looks at whether something is done
 
-	cut     map[[2]ids.ReplicaID]bool  // one-way: from, to
-	drop    func(peer.Envelope) bool   // of a story: what is lost
-	arrival map[[2]ids.ReplicaID]int64 // when the last message of this direction arrives
-	calm    bool                       // the second phase
-	ended   bool                       // its end: no client sends
-	begun   int                        // operations before the second phase
-	c       *controllers
-	ops     []*Op
-	crashes int
-	healed  int64
-	cuts    int // fronts given up
-	// installs: replicas that began anew at the front of another one; fetching: they are about to
-	installs int
-	fetching map[ids.ReplicaID]bool
-	disk     map[ids.ReplicaID]bool  // a disk event is due
-	silent   map[ids.ReplicaID]bool  // its node cannot reach the controllers
-	paused   map[ids.ReplicaID]int64 // until when its process does nothing
-	handing  map[*handover]bool      // hand-overs of the mastership that are under way
-	gaveUp   bool                    // an unclean election gave replicas up
+	replicas ids.ReplicaID // the newest one
+
+	cut      map[way]bool
+	drop     func(peer.Envelope) bool // of a story: what is lost
+	arrival  map[way]int64            // when the last message arrives
+	calm     bool                     // the second phase
+	ended    bool                     // its end: no client sends
+	c        *controllers
+	crashes  int
+	healed   int64
+	cuts     int                // fronts given up
+	installs int                // replicas that began anew at the front of another one
+	handing  map[*handover]bool // hand-overs of the mastership that are under way
+	gaveUp   bool               // an unclean election gave replicas up
 }
+
+// way is one direction between two machines: from, to.
+type way [2]*Host
 
 type event struct {
 	at  int64
@@ -123,7 +121,7 @@ func (q *events) Pop() any {
 
 func (s *schedule) after(d int64, do func()) {
 	s.seq++
-	heap.Push(&s.queue, event{s.w.Now + d, s.seq, do})
+	heap.Push(&s.queue, event{s.Now + d, s.seq, do})
 }
 
 func (s *schedule) chance(p float64) bool { return p > 0 && s.r.Float64() < p }
@@ -135,61 +133,73 @@ func (s *schedule) between(a, b int64) int64 {
 	return a + s.r.Int64N(b-a)
 }
 
-func (s *schedule) fail(format string, args ...any) { s.w.Check.fail(format, args...) }
-
 // run is the whole life of a seed.
 func (s *schedule) run() {
 	s.begin()
-	s.after(1_000, s.client)
+	for _, w := range s.worlds {
+		s.after(1_000, func() { s.client(w) })
+	}
 	s.after(s.p.Fault, s.fault)
 	s.until(s.p.Safety, func() bool { return false })
-	if s.w.Check.Err == nil {
+	if s.Err == nil {
 		s.heal()
 	}
 }
 
-// begin makes the group and starts its nodes and their agents.
+// begin makes the groups and starts the nodes and their agents.
 func (s *schedule) begin() {
-	w := s.w
-	w.Sent = s.sent
-	w.Config = func(c *raftlog.Config) {
+	s.Sent = s.sent
+	s.Config = func(c *raftlog.Config) {
 		c.MaxInflightFrames, c.Limits = s.p.Inflight, s.p.Limits
 		c.Limits.Inbox = 1 << 20
 	}
-	w.Tracef("%s", s.p)
-	for i := range s.p.M {
-		if _, err := w.AddNode(ids.ReplicaID(i + 1)); err != nil {
-			s.fail("create replica %d: %v", i+1, err)
-			return
-		}
+	s.Tracef("%s", s.p)
+	for range s.p.Hosts {
+		h := s.addHost()
+		h.agent = &agent{s: s, h: h}
 	}
-	s.c.found(s.p.A, s.p.M, s.p.MinISR)
+	for _, m := range s.p.Groups {
+		s.addWorld(m)
+	}
+	s.c.found()
 	s.c.decide = s.p.Decides
-	if w.Check.Err != nil {
+	if s.Err != nil {
 		return
 	}
-	agents := make(map[*Node]*agent)
-	for _, n := range w.Nodes {
-		agents[n] = &agent{s: s, n: n}
-	}
-	w.Role = func(n *Node) {
+	s.Role = func(n *Node) {
 		if n.Machine.master {
-			s.after(100, agents[n].hurry)
+			s.after(100, n.agent.hurry)
 		}
 	}
-	for _, n := range w.Nodes {
-		s.open(n)
-		s.after(s.between(0, 50_000), func() { s.tick(n) })
-		s.after(s.between(0, 50_000), agents[n].beat)
+	for _, h := range s.Hosts {
+		s.open(h)
+		s.after(s.between(0, 50_000), h.agent.beat)
 	}
+}
+
+// addWorld makes a group, each with another machine as its first one.
+func (s *schedule) addWorld(m mode) *World {
+	w := s.newWorld(len(s.worlds) + 1)
+	w.mode = m
+	for i := range m.M {
+		n, err := w.addNode(s.Hosts[(len(s.worlds)+i)%len(s.Hosts)], s.replicas+1)
+		if err != nil {
+			s.fail("create replica %d: %v", s.replicas+1, err)
+			return w
+		}
+		s.replicas++
+		s.after(s.between(0, 50_000), func() { s.tick(n) })
+	}
+	s.worlds = append(s.worlds, w)
+	return w
 }
 
 // until runs events for a time, or until done.
 func (s *schedule) until(d int64, done func() bool) bool {
-	end := s.w.Now + d
-	for s.w.Check.Err == nil && len(s.queue) > 0 && s.queue[0].at <= end {
+	end := s.Now + d
+	for s.Err == nil && len(s.queue) > 0 && s.queue[0].at <= end {
 		e := heap.Pop(&s.queue).(event)
-		s.w.Now = e.at
+		s.Now = e.at
 		s.events++
 		e.do()
 		if s.events%s.stride == 0 && done() {
@@ -200,21 +210,32 @@ func (s *schedule) until(d int64, done func() bool) bool {
 }
 
 // open starts a machine, if its disk lets it.
-func (s *schedule) open(n *Node) {
-	s.w.Check.mayPark[n.ID] = false
-	if s.calm {
-		n.powerAfter, n.failSync = 0, false
-	} else if s.chance(s.p.Crash) {
-		n.powerAfter = 1 + s.r.IntN(20) // the power goes while it recovers, or soon after
+func (s *schedule) open(h *Host) {
+	h.running, h.failSync = true, false
+	h.life++
+	if !s.calm && s.chance(s.p.Crash) {
+		h.powerAfter = 1 + s.r.IntN(20) // the power goes while it recovers, or soon after
 	}
+	for _, n := range h.Nodes {
+		if h.running && s.Err == nil {
+			s.openReplica(n)
+		}
+	}
+}
+
+// openReplica starts one replica of a machine.
+func (s *schedule) openReplica(n *Node) {
+	n.w.Check.mayPark[n.ID] = n.failSync
 	var rec *raftlog.EpochRecord
-	if newest := s.c.newest(); newest.Epoch == 1 || s.p.Informs && s.chance(0.3) {
-		rec = &newest
+	if len(n.w.records) > 0 {
+		if newest := n.w.newest(); newest.Epoch == 1 || s.p.Informs && s.chance(0.3) {
+			rec = &newest
+		}
 	}
 	err := n.Open(rec)
-	s.w.Tracef("n%d opens: %v", n.ID, err)
+	s.Tracef("r%d opens: %v", n.ID, err)
 	if n.powerAfter < 0 {
-		s.powerCut(n)
+		s.powerCut(n.Host)
 		return
 	}
 	if err != nil {
@@ -224,40 +245,40 @@ func (s *schedule) open(n *Node) {
 	s.settleDisk(n)
 }
 
-func (s *schedule) powerCut(n *Node) {
-	s.w.Tracef("n%d loses its power", n.ID)
+func (s *schedule) powerCut(h *Host) {
+	s.Tracef("%s loses its power", h.Name)
 	s.crashes++
-	n.PowerCut(s.r)
-	s.reopen(n)
+	h.PowerCut(s.r)
+	s.reopen(h)
 }
 
-func (s *schedule) kill(n *Node) {
-	s.w.Tracef("n%d is killed", n.ID)
+func (s *schedule) kill(h *Host) {
+	s.Tracef("%s is killed", h.Name)
 	s.crashes++
-	n.Kill()
+	h.end()
 	if s.chance(0.9) {
-		s.disconnect(n)
+		s.disconnect(h)
 	}
-	s.reopen(n)
+	s.reopen(h)
 }
 
-func (s *schedule) reopen(n *Node) {
-	s.paused[n.ID] = 0
+func (s *schedule) reopen(h *Host) {
+	h.paused = 0
 	d := s.between(10_000, 1_500_000)
 	if s.chance(0.2) {
 		d = s.between(1_500_000, 8_000_000)
 	}
 	s.after(d, func() {
-		if !n.Up {
-			s.open(n)
-			s.disconnect(n) // what is left of connections to the process before
+		if !h.running {
+			s.open(h)
+			s.disconnect(h) // what is left of connections to the process before
 		}
 	})
 }
 
 func (s *schedule) tick(n *Node) {
 	s.after(s.between(49_000, 51_000), func() { s.tick(n) })
-	if n.Up && s.pausedFor(n) == 0 {
+	if n.Up && s.pausedFor(n.Host) == 0 {
 		n.Tick()
 		s.settleDisk(n)
 	}
@@ -265,22 +286,22 @@ func (s *schedule) tick(n *Node) {
 
 // settleDisk makes sure that queued jobs are written some time.
 func (s *schedule) settleDisk(n *Node) {
-	if !n.Up || s.disk[n.ID] || len(n.Queue) == 0 && !s.hold(n) {
+	if !n.Up || n.due || len(n.Queue) == 0 && !s.hold(n) {
 		return
 	}
 	d := s.between(s.p.DiskMin, s.p.DiskMax)
 	if !s.calm && s.chance(s.p.DiskStall) {
 		d = s.between(20_000, 400_000)
 	}
-	s.disk[n.ID] = true
+	n.due = true
 	life := n.Log
 	var due func()
 	due = func() {
-		if d := s.pausedFor(n); d > 0 {
+		if d := s.pausedFor(n.Host); d > 0 {
 			s.after(d, due)
 			return
 		}
-		s.disk[n.ID] = false
+		n.due = false
 		if n.Log != life || !n.Up {
 			s.settleDisk(n)
 			return
@@ -307,17 +328,17 @@ func (s *schedule) write(n *Node) {
 	}
 	err := n.Write()
 	if n.powerAfter < 0 {
-		s.powerCut(n)
+		s.powerCut(n.Host)
 		return
 	}
 	if err != nil {
-		s.w.Check.mayPark[n.ID] = true
-		s.w.Tracef("n%d: %v", n.ID, err)
+		n.w.Check.mayPark[n.ID] = true
+		s.Tracef("r%d: %v", n.ID, err)
 	}
 	life := n.Log
 	var told func()
 	told = func() {
-		if d := s.pausedFor(n); d > 0 {
+		if d := s.pausedFor(n.Host); d > 0 {
 			s.after(d, told)
 		} else if n.Up && n.Log == life && n.Complete() {
 			s.settleDisk(n)
@@ -330,7 +351,11 @@ func (s *schedule) write(n *Node) {
 // sent puts a message on the network.
 func (s *schedule) sent(from *Node, o raftlog.Outgoing) {
 	env := o.Envelope
-	key := [2]ids.ReplicaID{env.From, env.To}
+	to := from.w.Node(env.To)
+	if to == nil {
+		return
+	}
+	key := way{from.Host, to.Host}
 	if s.cut[key] || !s.calm && s.chance(s.p.Loss) || s.drop != nil && s.drop(env) {
 		return
 	}
@@ -339,33 +364,32 @@ func (s *schedule) sent(from *Node, o raftlog.Outgoing) {
 		copies = 2
 	}
 	for range copies {
-		at := s.w.Now + s.between(s.p.DelayMin, s.p.DelayMax)
+		at := s.Now + s.between(s.p.DelayMin, s.p.DelayMax)
 		if s.p.Ordered || s.calm {
 			at = max(at, s.arrival[key])
 			s.arrival[key] = at
 		}
-		s.after(at-s.w.Now, func() { s.deliver(env) })
+		s.after(at-s.Now, func() { s.deliver(key, to, env) })
 	}
 }
 
-func (s *schedule) deliver(env peer.Envelope) {
-	n := s.w.Node(env.To)
-	if !n.Up || s.cut[[2]ids.ReplicaID{env.From, env.To}] {
+func (s *schedule) deliver(over way, n *Node, env peer.Envelope) {
+	if !n.Up || s.cut[over] {
 		return
 	}
-	if d := s.pausedFor(n); d > 0 {
-		s.after(d, func() { s.deliver(env) })
+	if d := s.pausedFor(n.Host); d > 0 {
+		s.after(d, func() { s.deliver(over, n, env) })
 		return
 	}
-	s.w.Tracef("n%d gets %s from n%d term %s index %d entries %d commit %d reject %t", n.ID, env.Msg.GetType(), env.From,
+	s.Tracef("r%d gets %s from r%d term %s index %d entries %d commit %d reject %t", n.ID, env.Msg.GetType(), env.From,
 		ids.Term(env.Msg.GetTerm()), env.Msg.GetIndex(), len(env.Msg.GetEntries()), env.Msg.GetCommit(), env.Msg.GetReject())
 	n.Deliver(env)
 	s.catchUp(n)
 	s.settleDisk(n)
 }
 
-// client sends operations and reads to whoever says that it is master.
-func (s *schedule) client() {
+// client sends operations and reads to whoever says that it is master of a group.
+func (s *schedule) client(w *World) {
 	if s.ended {
 		return
 	}
@@ -373,10 +397,10 @@ func (s *schedule) client() {
 	if s.calm {
 		every *= 10
 	}
-	s.after(s.between(every/2, every*3/2), s.client)
+	s.after(s.between(every/2, every*3/2), func() { s.client(w) })
 	var masters []*Node
-	for _, n := range s.w.Nodes {
-		if n.Up && n.Machine.master && s.pausedFor(n) == 0 {
+	for _, n := range w.Nodes {
+		if n.Up && n.Machine.master && s.pausedFor(n.Host) == 0 {
 			masters = append(masters, n)
 		}
 	}
@@ -388,44 +412,50 @@ func (s *schedule) client() {
 		s.read(n)
 	}
 	for range 1 + s.r.IntN(4) {
-		op := &Op{ID: len(s.ops) + 1}
+		op := &Op{ID: len(w.ops) + 1}
 		op.Payload = fmt.Sprintf("op %d %s", op.ID, strings.Repeat("x", s.r.IntN(s.p.MaxOp)))
-		s.ops = append(s.ops, op)
+		w.ops = append(w.ops, op)
 		n.Propose(op)
 	}
 	s.settleDisk(n)
 }
 
 func (s *schedule) read(n *Node) {
-	asked := s.w.Check.MaxAcked
+	asked := n.w.Check.MaxAcked
 	n.Replica.ReadIndex(func(i ids.Index, err error) {
 		if err == nil {
-			s.w.Check.read(n, asked, i)
+			n.w.Check.read(n, asked, i)
 		}
 	})
 	n.Turn()
 }
 
 func (s *schedule) result() Result {
-	c := s.w.Check
-	res := Result{Params: s.p, Trace: s.w.TraceHash(), Events: s.events, Ops: len(s.ops), Reads: c.Reads, Masters: c.Masters,
-		Crashes: s.crashes, Epochs: len(s.c.records), Leaders: s.c.changes, Healed: s.healed, Virtual: s.w.Now, Err: c.Err, Rule: c.Rule,
-		Cuts: s.cuts, Installs: s.installs}
+	res := Result{Params: s.p, Trace: s.TraceHash(), Events: s.events, Crashes: s.crashes, Leaders: s.c.changes, Healed: s.healed,
+		Virtual: s.Now, Err: s.Err, Rule: s.Rule, Cuts: s.cuts, Installs: s.installs}
 	if res.Err == nil {
-		res.Err = c.Rule
+		res.Err = s.Rule
 	}
-	for _, op := range s.ops {
-		switch op.State {
-		case Acked:
-			res.Acked++
-		case Unknown:
-			res.Unknown++
-		case NotStored:
-			res.NotStored++
+	for _, w := range s.worlds {
+		res.Ops += len(w.ops)
+		res.Reads += w.Check.Reads
+		res.Masters += w.Check.Masters
+		res.Epochs += len(w.records)
+		for _, op := range w.ops {
+			switch op.State {
+			case Acked:
+				res.Acked++
+			case Unknown:
+				res.Unknown++
+			case NotStored:
+				res.NotStored++
+			}
 		}
-	}
-	for i := range c.values {
-		res.Entries = max(res.Entries, i)
+		var last ids.Index
+		for i := range w.Check.values {
+			last = max(last, i)
+		}
+		res.Entries += last
 	}
 	return res
 }

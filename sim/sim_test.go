@@ -27,15 +27,17 @@ func TestSeeds(t *testing.T) {
 	}
 	begun := time.Now()
 	var sum Result
+	var groups int
 	for seed := *first; seed < *first+uint64(*seeds); seed++ {
 		res := Run(seed, Options{Mutant: Mutant(*mutant), Trace: out})
 		if res.Err != nil {
 			t.Fatalf("seed %d, %s\n%v\nat virtual %d ms, trace %016x\nrepeat with: make sim SEEDS=1 FIRST=%d", seed, res.Params, res.Err, res.Virtual/1000, res.Trace, seed)
 		}
 		if testing.Verbose() && !*quiet {
-			t.Logf("seed %d mode %d-%d trace %016x events %d entries %d ops %d acked %d unknown %d not stored %d reads %d masters %d crashes %d epochs %d leaders %d healed %d virtual %d ms",
-				seed, res.Params.A, res.Params.M, res.Trace, res.Events, res.Entries, res.Ops, res.Acked, res.Unknown, res.NotStored, res.Reads, res.Masters, res.Crashes, res.Epochs, res.Leaders, res.Healed/1000, res.Virtual/1000)
+			t.Logf("seed %d modes %v trace %016x events %d entries %d ops %d acked %d unknown %d not stored %d reads %d masters %d crashes %d epochs %d leaders %d healed %d virtual %d ms",
+				seed, res.Params.Groups, res.Trace, res.Events, res.Entries, res.Ops, res.Acked, res.Unknown, res.NotStored, res.Reads, res.Masters, res.Crashes, res.Epochs, res.Leaders, res.Healed/1000, res.Virtual/1000)
 		}
+		groups += len(res.Params.Groups)
 		sum.Events += res.Events
 		sum.Acked += res.Acked
 		sum.Masters += res.Masters
@@ -49,8 +51,8 @@ func TestSeeds(t *testing.T) {
 		sum.Healed = max(sum.Healed, res.Healed)
 	}
 	took := time.Since(begun)
-	t.Logf("%d seeds in %v, %.0f a minute, %.0f s simulated in 1 s: %d events, %d operations acknowledged, %d reads, %d masters, %d crashes, %d epochs, %d leaders of the controllers, %d fronts given up, %d replicas begun anew; well again after %d virtual ms at most",
-		*seeds, took.Round(time.Millisecond), float64(*seeds)/took.Minutes(), float64(sum.Virtual)/1e6/took.Seconds(),
+	t.Logf("%d seeds with %d groups in %v, %.0f seeds a minute, %.0f s simulated in 1 s: %d events, %d operations acknowledged, %d reads, %d masters, %d crashes, %d epochs, %d leaders of the controllers, %d fronts given up, %d replicas begun anew; well again after %d virtual ms at most",
+		*seeds, groups, took.Round(time.Millisecond), float64(*seeds)/took.Minutes(), float64(sum.Virtual)/1e6/took.Seconds(),
 		sum.Events, sum.Acked, sum.Reads, sum.Masters, sum.Crashes, sum.Epochs, sum.Leaders, sum.Cuts, sum.Installs, sum.Healed/1000)
 	if sum.Acked == 0 {
 		t.Error("nothing was acknowledged")

@@ -60,7 +60,7 @@ var Stories = []Story{
 		t.lead(3) // again in epoch 1
 		t.must(t.issue(1, 2))
 		t.hear(3)
-		t.wait("the controllers know master 3", func() bool { return t.c.group().Master.GetReplicaId() == 3 })
+		t.wait("the controllers know master 3", func() bool { return t.c.group(t.w).Master.GetReplicaId() == 3 })
 		t.afterForbidden(1, 1)
 	}},
 	// A master that was elected and has committed nothing in its epoch has not activated it.
@@ -123,13 +123,13 @@ var Stories = []Story{
 	{"a slave of two dies", 2, 2, 1, true, func(t *teller) { t.dies(2, 3_000) }},
 	{"a master of two dies", 2, 2, 1, true, func(t *teller) {
 		t.works(3_000)
-		t.dies(t.master(), 500) // the other one is named: its own timeout would come later
+		t.dies(t.w.master(), 500) // the other one is named: its own timeout would come later
 	}},
 	// A slave leaves and comes back: two epochs, one election in each.
 	{"one election for one epoch", 2, 3, 1, true, func(t *teller) {
 		t.dies(3, 3_000)
 		t.awaitActive(2) // without 3
-		t.open(t.w.Node(3))
+		t.open(t.w.Node(3).Host)
 		t.awaitActive(3) // with it
 		t.pass(2_000)
 		if n := t.w.Check.Masters; n != 3 {
@@ -139,13 +139,13 @@ var Stories = []Story{
 	// Three, two, one, where the operator allows one.
 	{"two of three die, one after the other", 2, 3, 1, true, func(t *teller) {
 		t.dies(1, 3_000)
-		t.wait("the set has shrunk", func() bool { return len(t.c.newest().Voters) == 2 && t.c.active == t.c.newest().Epoch })
-		t.dies(t.master(), 3_000)
+		t.wait("the set has shrunk", func() bool { return len(t.w.newest().Voters) == 2 && t.w.active == t.w.newest().Epoch })
+		t.dies(t.w.master(), 3_000)
 	}},
 	// A learner takes the place of a voter.
 	{"a voter of four dies", 2, 4, 2, true, func(t *teller) {
 		t.dies(2, 3_000)
-		t.wait("replica 4 votes", func() bool { return t.c.newest().IsVoter(4) })
+		t.wait("replica 4 votes", func() bool { return t.w.newest().IsVoter(4) })
 	}},
 	// The epoch's second voter died before it knew: the epoch is given up.
 	{"an epoch that nobody can lead", 2, 3, 2, true, func(t *teller) {
@@ -159,7 +159,7 @@ var Stories = []Story{
 	{"an offer that stands no more", 2, 3, 1, false, func(t *teller) {
 		t.lead(1)
 		t.part(2)
-		t.fetching[2] = true // by the story's hand only
+		t.w.Node(2).fetching = true // by the story's hand only
 		for range 12 {
 			t.writeBig(1, SegmentSize/8)
 		}
@@ -178,10 +178,9 @@ var Stories = []Story{
 		n.Offer = offer
 		done, err := n.Install(t.w.Node(1))
 		t.must(err)
-		t.fetching[2] = false
+		t.w.Node(2).fetching = false
 		if done {
-			t.open(n)
-			t.disconnect(n)
+			t.openReplica(n)
 			t.stop(3)
 			clear(t.cut)
 			t.lead(1)
@@ -194,7 +193,7 @@ var Stories = []Story{
 		t.c.stop()
 		t.dies(1, 4_000)
 		t.c.elect()
-		t.wait("the set has shrunk", func() bool { return len(t.c.newest().Voters) == 2 })
+		t.wait("the set has shrunk", func() bool { return len(t.w.newest().Voters) == 2 })
 	}},
 	// Two of three are lost for ever, with an operation that the third one lacks. An operator lets that one go on; when one of the others
 	// comes back, with a longer log, it can be nothing under its old id.
@@ -208,16 +207,16 @@ var Stories = []Story{
 		t.stop(2)
 		clear(t.cut)
 		t.pass(2_000)
-		if t.master() != 0 {
-			t.fail("story: replica %d leads alone, and nobody allowed it", t.master())
+		if t.w.master() != 0 {
+			t.fail("story: replica %d leads alone, and nobody allowed it", t.w.master())
 		}
 		t.unclean(3, 1, 2)
 		t.works(3_000)
 		t.silence(1)
-		t.open(t.w.Node(1))
+		t.open(t.w.Node(1).Host)
 		t.wait("replica 1 learns from 3 that it is no member", func() bool {
 			st := t.w.Node(1).Status()
-			return st.Epoch == t.c.newest().Epoch && st.Parked != ""
+			return st.Epoch == t.w.newest().Epoch && st.Parked != ""
 		})
 		t.works(3_000)
 		t.hear(1)
@@ -228,31 +227,36 @@ var Stories = []Story{
 
 // Tell runs a story, with delays that a seed draws.
 func Tell(st Story, seed uint64, o Options) Result {
-	p := Params{Seed: seed, A: st.A, M: st.M, MinISR: st.MinISR, Decides: st.Decides, Adversary: !st.Decides, Fresh: true,
+	p := Params{Seed: seed, Hosts: st.M, Groups: []mode{{st.A, st.M, st.MinISR}}, Decides: st.Decides, Adversary: !st.Decides, Fresh: true,
 		ApplyMin: 500, ApplyMax: 1_000, DelayMin: 100, DelayMax: 500, DiskMin: 150, DiskMax: 500, Inflight: 1, MaxOp: 40, OpEvery: 5_000,
 		Limits: raftlog.Limits{Message: 1 << 20, Inflight: 8 << 20, Uncommitted: 16 << 20, Window: 8 << 20}}
 	return play(p, o, func(s *schedule) {
 		s.calm, s.stride = true, 1
 		s.begin()
-		t := &teller{s}
-		if s.w.Check.Err == nil {
+		t := &teller{s, s.worlds[0]}
+		if s.Err == nil {
 			t.pass(1_500) // the nodes register
 			st.tell(t)
 		}
 		switch {
-		case s.w.Check.Err != nil:
+		case s.Err != nil:
 		case s.gaveUp: // not all can be well again
-			s.w.Check.Final(s.w, s.c.newest(), s.ops)
+			s.judge()
 		default:
 			s.stride = 64
-			s.after(1_000, s.client)
+			for _, w := range s.worlds {
+				s.after(1_000, func() { s.client(w) })
+			}
 			s.heal()
 		}
 	})
 }
 
 // teller has the verbs of stories. A verb that cannot be done fails the story.
-type teller struct{ *schedule }
+type teller struct {
+	*schedule
+	w *World
+}
 
 func (t *teller) must(err error) {
 	if err != nil {
@@ -267,19 +271,19 @@ func (t *teller) wait(what string, done func() bool) { t.within(10_000, what, do
 
 // within waits for a time in virtual milliseconds at most.
 func (t *teller) within(ms int64, what string, done func() bool) {
-	if t.w.Check.Err == nil && !t.until(ms*1_000, done) && t.w.Check.Err == nil {
+	if t.Err == nil && !t.until(ms*1_000, done) && t.Err == nil {
 		t.fail("story: not within %d ms: %s: %s", ms, what, t.status())
 	}
 }
 
 // issue has an epoch applied, or refused.
 func (t *teller) issue(voters ...ids.ReplicaID) error {
-	return t.c.apply(controller.NewEpoch(t.w.Group, t.c.newest().Epoch, voters, "a story"))
+	return t.c.apply(controller.NewEpoch(t.w.Group, t.w.newest().Epoch, voters, "a story"))
 }
 
 // unclean has an operator elect a replica that may lack what was acknowledged. The checker forgets what it lacks.
 func (t *teller) unclean(id ids.ReplicaID, stopped ...ids.ReplicaID) {
-	req := &pb.ElectUncleanRequest{Group: groupName, ReplicaId: uint64(id), Epoch: uint32(t.c.newest().Epoch)}
+	req := &pb.ElectUncleanRequest{Group: t.w.name, ReplicaId: uint64(id), Epoch: uint32(t.w.newest().Epoch)}
 	for _, s := range stopped {
 		if _, _, err := t.c.lead.Unclean(t.c.now(), t.c.state, req); err == nil {
 			t.fail("story: an unclean election is taken before replica %d is named as stopped", s)
@@ -288,25 +292,25 @@ func (t *teller) unclean(id ids.ReplicaID, stopped ...ids.ReplicaID) {
 	}
 	_, cmd, err := t.c.lead.Unclean(t.c.now(), t.c.state, req)
 	t.must(err)
-	if t.w.Check.Err == nil {
+	if t.Err == nil {
 		t.gaveUp = true
-		t.w.Check.forget(t.c.newest().Epoch+1, t.w.Node(id).Status().Last, t.ops)
+		t.w.Check.forget(t.w.newest().Epoch+1, t.w.Node(id).Status().Last, t.w.ops)
 		t.must(t.c.apply(cmd))
 	}
 }
 
 // awaitActive waits until an epoch is noted as active, and no newer one is.
 func (t *teller) awaitActive(epoch ids.Epoch) {
-	t.wait(fmt.Sprintf("epoch %d is active", epoch), func() bool { return t.c.active == epoch })
+	t.wait(fmt.Sprintf("epoch %d is active", epoch), func() bool { return t.w.active == epoch })
 }
 
 // give hands the newest record to replicas, one after the other.
 func (t *teller) give(list ...ids.ReplicaID) {
 	for _, id := range list {
 		n := t.w.Node(id)
-		t.adopt(n, t.c.newest())
+		t.adopt(n, t.w.newest())
 		t.settleDisk(n)
-		t.wait(fmt.Sprintf("replica %d adopts", id), func() bool { return n.Replica.Record().Epoch == t.c.newest().Epoch })
+		t.wait(fmt.Sprintf("replica %d adopts", id), func() bool { return n.Replica.Record().Epoch == t.w.newest().Epoch })
 	}
 }
 
@@ -326,7 +330,7 @@ func (t *teller) part(list ...ids.ReplicaID) {
 	for _, a := range t.w.Nodes {
 		for _, b := range t.w.Nodes {
 			if slices.Contains(list, a.ID) != slices.Contains(list, b.ID) {
-				t.cut[[2]ids.ReplicaID{a.ID, b.ID}] = true
+				t.cut[way{a.Host, b.Host}] = true
 			}
 		}
 	}
@@ -335,12 +339,12 @@ func (t *teller) part(list ...ids.ReplicaID) {
 // silence cuts nodes off from the controllers; hear ends it.
 func (t *teller) silence(list ...ids.ReplicaID) {
 	for _, id := range list {
-		t.silent[id] = true
+		t.w.Node(id).silent = true
 	}
 	t.pass(100) // what is on its way
 }
 
-func (t *teller) hear(id ids.ReplicaID) { t.silent[id] = false }
+func (t *teller) hear(id ids.ReplicaID) { t.w.Node(id).silent = false }
 
 // write has an operation acknowledged.
 func (t *teller) write(id ids.ReplicaID) {
@@ -373,8 +377,8 @@ func (t *teller) propose(id ids.ReplicaID) *Op { return t.proposeSized(id, 0) }
 
 // proposeSized pads the operation to a size.
 func (t *teller) proposeSized(id ids.ReplicaID, size int) *Op {
-	op := &Op{ID: len(t.ops) + 1, Payload: fmt.Sprintf("%-*s", size, fmt.Sprintf("op %d", len(t.ops)+1))}
-	t.ops = append(t.ops, op)
+	op := &Op{ID: len(t.w.ops) + 1, Payload: fmt.Sprintf("%-*s", size, fmt.Sprintf("op %d", len(t.w.ops)+1))}
+	t.w.ops = append(t.w.ops, op)
 	t.w.Node(id).Propose(op)
 	t.settleDisk(t.w.Node(id))
 	return op
@@ -386,7 +390,7 @@ func (t *teller) forbidden(voters ...ids.ReplicaID) bool {
 	if t.issue(voters...) != nil {
 		return false
 	}
-	t.w.Check.rule("story: the voters %v were not refused", voters)
+	t.rule("story: the voters %v were not refused", voters)
 	return true
 }
 
@@ -402,9 +406,10 @@ func (t *teller) afterForbidden(id ids.ReplicaID, voters ...ids.ReplicaID) {
 
 // stop ends a process until the story ends.
 func (t *teller) stop(id ids.ReplicaID) {
-	t.w.Tracef("n%d is killed", id)
-	t.w.Node(id).Kill()
-	t.disconnect(t.w.Node(id))
+	h := t.w.Node(id).Host
+	t.Tracef("%s is killed", h.Name)
+	h.end()
+	t.disconnect(h)
 }
 
 // dies stops a replica of a group that works, and wants the group to work again within a time in virtual milliseconds.
@@ -418,7 +423,7 @@ func (t *teller) dies(id ids.ReplicaID, ms int64) {
 func (t *teller) works(ms int64) {
 	var op *Op
 	t.within(ms, "an operation is acknowledged", func() bool {
-		if id := t.master(); id != 0 && (op == nil || op.State != Pending && op.State != Acked) {
+		if id := t.w.master(); id != 0 && (op == nil || op.State != Pending && op.State != Acked) {
 			op = t.propose(id)
 		}
 		return op != nil && op.State == Acked

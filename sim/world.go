@@ -26,13 +26,11 @@ var errPower = errors.New("sim: the power is off")
 // errDisk is an injected failure of a sync.
 var errDisk = errors.New("sim: injected disk error")
 
-// World is one group and all that is around it. It is used by one goroutine.
-type World struct {
-	Cluster ids.ClusterID
-	Group   ids.GroupID
-	Now     int64 // virtual microseconds
-	Nodes   []*Node
-	Check   *Checker
+// Site is what the groups of a run share: the clock, the machines, the first fault, and the trace.
+type Site struct {
+	Verdict
+	Now   int64 // virtual microseconds
+	Hosts []*Host
 
 	// Sent is called with each message that leaves a node.
 	Sent func(from *Node, o raftlog.Outgoing)
@@ -51,25 +49,71 @@ type World struct {
 	}
 }
 
-// NewWorld returns a world without nodes.
-func NewWorld() *World {
-	w := &World{Logger: zerolog.Nop(), sum: fnv.New64a()}
-	w.Cluster[0], w.Group[0] = 0xC1, 0x61
-	w.Check = newChecker()
+// Host is a machine, with one replica of each of some groups. They share its power, its process, its disk and its network.
+type Host struct {
+	Name  ids.NodeID
+	Nodes []*Node
+
+	running    bool // its process does
+	life       int  // counts its processes
+	powerAfter int  // the power goes after so many writes and syncs, 0: not
+	failSync   bool // the next sync fails
+
+	paused int64 // until when its process does nothing
+	silent bool  // it cannot reach the controllers
+	agent  *agent
+}
+
+// World is one group and all that is around it. It is used by one goroutine.
+type World struct {
+	*Site
+	Cluster ids.ClusterID
+	Group   ids.GroupID
+	Nodes   []*Node
+	Check   *Checker
+
+	name    string
+	mode    mode
+	records []raftlog.EpochRecord // all that were issued: that of epoch e is at e-1
+	active  ids.Epoch
+	ops     []*Op
+	begun   int // operations before the second phase
+}
+
+// NewWorld returns a world without nodes, alone on its site.
+func NewWorld() *World { return newSite().newWorld(1) }
+
+func newSite() *Site { return &Site{Logger: zerolog.Nop(), sum: fnv.New64a()} }
+
+// newWorld returns the k-th group of a site.
+func (s *Site) newWorld(k int) *World {
+	w := &World{Site: s, name: fmt.Sprintf("g%d", k)}
+	w.Cluster[0], w.Group[0] = 0xC1, 0x60+byte(k)
+	w.Check = newChecker(&s.Verdict)
 	return w
 }
 
 // Tracef adds a line to the trace.
-func (w *World) Tracef(format string, args ...any) {
-	line := fmt.Sprintf("%10d ", w.Now) + fmt.Sprintf(format, args...) + "\n"
-	io.WriteString(w.sum, line)
-	if w.trace != nil {
-		io.WriteString(w.trace, line)
+func (s *Site) Tracef(format string, args ...any) {
+	line := fmt.Sprintf("%10d ", s.Now) + fmt.Sprintf(format, args...) + "\n"
+	io.WriteString(s.sum, line)
+	if s.trace != nil {
+		io.WriteString(s.trace, line)
 	}
 }
 
 // TraceHash is the hash of all lines so far.
-func (w *World) TraceHash() uint64 { return w.sum.Sum64() }
+func (s *Site) TraceHash() uint64 { return s.sum.Sum64() }
+
+// addHost makes a machine.
+func (s *Site) addHost() *Host {
+	h := &Host{Name: ids.NodeID(fmt.Sprintf("n%d", len(s.Hosts)+1))}
+	s.Hosts = append(s.Hosts, h)
+	return h
+}
+
+// newest is the newest record.
+func (w *World) newest() raftlog.EpochRecord { return w.records[len(w.records)-1] }
 
 // Node returns the node of replica id, or nil.
 func (w *World) Node(id ids.ReplicaID) *Node {
@@ -81,8 +125,9 @@ func (w *World) Node(id ids.ReplicaID) *Node {
 	return nil
 }
 
-// Node is a machine with one replica: a disk, and while it is up a log, a replica and a state machine.
+// Node is a replica on a machine: its part of the disk, and while it is up a log, a replica and a state machine.
 type Node struct {
+	*Host
 	w           *World
 	ID          ids.ReplicaID
 	Incarnation ids.Incarnation
@@ -98,8 +143,8 @@ type Node struct {
 	written []writtenJobs  // written, the replica does not know yet
 	failed  error          // of the writer
 
-	powerAfter int  // the power goes after so many writes and syncs, 0: not
-	failSync   bool // the next sync fails
+	due      bool // a disk event is
+	fetching bool // it is about to begin anew
 
 	// Offer is what a master offered last, because this replica lacks what the group has given up. See Install.
 	Offer *raftlog.Offer
@@ -116,10 +161,13 @@ type writtenJobs struct {
 }
 
 // AddNode makes a machine with an empty replica.
-func (w *World) AddNode(id ids.ReplicaID) (*Node, error) {
-	n := &Node{w: w, ID: id, Disk: vfs.NewMem()}
+func (w *World) AddNode(id ids.ReplicaID) (*Node, error) { return w.addNode(w.addHost(), id) }
+
+// addNode makes an empty replica on a machine.
+func (w *World) addNode(h *Host, id ids.ReplicaID) (*Node, error) {
+	n := &Node{Host: h, w: w, ID: id, Disk: vfs.NewMem()}
 	n.Incarnation[0] = byte(id)
-	w.Nodes = append(w.Nodes, n)
+	w.Nodes, h.Nodes = append(w.Nodes, n), append(h.Nodes, n)
 	owner := raftlog.Owner{Replica: id, Incarnation: n.Incarnation}
 	if err := commitlog.Create(w.logOptions(n.Disk), owner.Encode()); err != nil {
 		return nil, err
@@ -127,12 +175,9 @@ func (w *World) AddNode(id ids.ReplicaID) (*Node, error) {
 	return n, nil
 }
 
-// Name is the node id of n.
-func (n *Node) Name() ids.NodeID { return ids.NodeID(fmt.Sprintf("n%d", n.ID)) }
-
 // Member is n in an epoch record.
 func (n *Node) Member() raftlog.Member {
-	return raftlog.Member{ID: n.ID, Slot: ids.Slot(n.ID), Node: n.Name(), Incarnation: n.Incarnation}
+	return raftlog.Member{ID: n.ID, Slot: ids.Slot(n.ID), Node: n.Name, Incarnation: n.Incarnation}
 }
 
 // Record makes an epoch record with these voters; all other nodes that learners names are learners.
@@ -178,7 +223,7 @@ func (n *Node) Open(record *raftlog.EpochRecord) error {
 	if n.Up {
 		return fmt.Errorf("sim: replica %d is up already", n.ID)
 	}
-	n.Queue, n.written, n.failed, n.failSync, n.Offer = nil, nil, nil, false, nil
+	n.Queue, n.written, n.failed, n.Offer = nil, nil, nil, nil
 	log, err := commitlog.Open(n.w.logOptions(vfs.Inject(n.Disk, n.rule)))
 	if err != nil {
 		return err
@@ -301,16 +346,22 @@ func (n *Node) Complete() bool {
 	return true
 }
 
-// FailSync lets the next sync of n's disk fail.
-func (n *Node) FailSync() {
-	n.failSync = true
-	n.w.Check.mayPark[n.ID] = true
+// FailSync lets the next sync of the machine's disk fail, whichever replica asks for it.
+func (h *Host) FailSync() {
+	h.failSync = true
+	h.mayPark()
 }
 
 // PowerAfter lets the power go in the middle of the k-th write or sync from now on. Call PowerCut when a write has failed.
-func (n *Node) PowerAfter(k int) {
-	n.powerAfter = k
-	n.w.Check.mayPark[n.ID] = true
+func (h *Host) PowerAfter(k int) {
+	h.powerAfter = k
+	h.mayPark()
+}
+
+func (h *Host) mayPark() {
+	for _, n := range h.Nodes {
+		n.w.Check.mayPark[n.ID] = true
+	}
 }
 
 // CutFront gives up the front of n's log, as far as its snapshot allows. False: there is nothing to give up.
@@ -319,7 +370,7 @@ func (n *Node) CutFront() (bool, error) {
 	segs := n.Log.Segments()
 	for i := len(segs) - 1; i > 0; i-- {
 		if segs[i-1].LastIndex < ids.Index(len(n.snapshot)) && segs[i].FirstIndex <= synced {
-			n.w.Tracef("n%d gives up what lies before entry %d", n.ID, segs[i].FirstIndex)
+			n.w.Tracef("r%d gives up what lies before entry %d", n.ID, segs[i].FirstIndex)
 			return true, n.Log.CutFront(segs[i].Base)
 		}
 	}
@@ -332,10 +383,10 @@ func (n *Node) Install(from *Node) (done bool, err error) {
 	o := n.Offer
 	n.Offer = nil
 	if err := o.Stands(n.Log); err != nil || len(from.snapshot) < int(o.Snapshot.Index) {
-		n.w.Tracef("n%d does not take the offer of n%d: %v", n.ID, from.ID, err)
+		n.w.Tracef("r%d does not take the offer of r%d: %v", n.ID, from.ID, err)
 		return false, nil
 	}
-	n.w.Tracef("n%d begins anew behind entry %d of n%d, with the state at %d", n.ID, o.Front.Prev.Index, from.ID, o.Snapshot.Index)
+	n.w.Tracef("r%d begins anew behind entry %d of r%d, with the state at %d", n.ID, o.Front.Prev.Index, from.ID, o.Snapshot.Index)
 	n.incoming = append([]Entry(nil), from.snapshot[:o.Snapshot.Index]...)
 	power := n.powerAfter
 	n.Kill()
@@ -349,15 +400,36 @@ func (n *Node) Install(from *Node) (done bool, err error) {
 func (n *Node) Busy() bool { return len(n.Queue) > 0 || len(n.written) > 0 }
 
 // PowerCut stops the machine; what was not synced is kept, lost or torn. r decides; a nil one is seeded with nothing.
-func (n *Node) PowerCut(r *rand.Rand) {
+func (h *Host) PowerCut(r *rand.Rand) {
 	if r == nil {
 		r = rand.New(rand.NewPCG(1, 1))
 	}
-	n.down()
-	n.Disk = n.Disk.Crash(r)
+	h.running = false
+	for _, n := range h.Nodes {
+		n.down()
+		n.Disk = n.Disk.Crash(r)
+	}
 }
 
-// Kill stops the process, as kill -9 does: what was written is kept.
+// end ends the process of the machine.
+func (h *Host) end() {
+	h.running = false
+	for _, n := range h.Nodes {
+		n.Kill()
+	}
+}
+
+// at returns the replica that the machine has of a group, or nil.
+func (h *Host) at(w *World) *Node {
+	for _, n := range h.Nodes {
+		if n.w == w {
+			return n
+		}
+	}
+	return nil
+}
+
+// Kill stops the replica, as kill -9 does to its process: what was written is kept.
 func (n *Node) Kill() {
 	n.down()
 	n.Disk = n.Disk.KillProcess()
@@ -371,7 +443,7 @@ func (n *Node) down() {
 		n.Machine.lost()
 	}
 	n.Up, n.Log, n.Replica, n.Writer, n.Machine = false, nil, nil, nil, nil
-	n.powerAfter, n.Queue, n.written = 0, nil, nil
+	n.powerAfter, n.failSync, n.Queue, n.written = 0, false, nil, nil
 }
 
 // Status of the replica.
@@ -398,7 +470,7 @@ func (n *Node) Adopt(rec raftlog.EpochRecord) error {
 
 // PeerDown tells n that its connection to the node of other is gone.
 func (n *Node) PeerDown(other *Node) {
-	n.Replica.PeerDown(other.Name())
+	n.Replica.PeerDown(other.Name)
 	n.Turn()
 }
 
