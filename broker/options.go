@@ -33,6 +33,8 @@ type NodeOptions struct {
 	PeerAdvertise string
 	// MetricsAdvertise is told to the controller for operators; may be empty.
 	MetricsAdvertise string
+	// Zone is where the node is, for the choice of masters; may be empty.
+	Zone string
 	// ClientListener opens the client port of one group's replica and tells the address that clients shall use. It is called
 	// once for each replica, when the node first opens it.
 	ClientListener func(group string) (l net.Listener, advertise string, err error)

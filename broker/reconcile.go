@@ -154,7 +154,7 @@ func (n *Node) Level() controller.Level {
 // report tells the controller the state of all replicas here.
 func (n *Node) report(check, cluster []byte) *controllerpb.HeartbeatRequest {
 	req := &controllerpb.HeartbeatRequest{NodeId: string(n.o.ID), CheckCode: check, ClusterId: cluster,
-		Addresses: &controllerpb.Addresses{Peer: n.o.PeerAdvertise, Metrics: n.o.MetricsAdvertise, Clients: map[string]string{}}}
+		Addresses: &controllerpb.Addresses{Peer: n.o.PeerAdvertise, Metrics: n.o.MetricsAdvertise, Zone: n.o.Zone, Clients: map[string]string{}}}
 	for _, h := range n.hostedList() {
 		gid, err1 := ids.ParseUUID(h.file.GroupID)
 		inc, err2 := ids.ParseUUID(h.file.Incarnation)

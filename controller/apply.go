@@ -34,6 +34,12 @@ func (s *State) Apply(c Command) error {
 		return s.applyRaiseLevel(c)
 	case *setModeCommand:
 		return s.applySetMode(c)
+	case *keepLearnerCommand:
+		return s.applyKeepLearner(c)
+	case *preferCommand:
+		return s.applyPrefer(c)
+	case *removeNodeCommand:
+		return s.applyRemoveNode(c)
 	case *uncleanCommand:
 		return s.applyUnclean(c)
 	}

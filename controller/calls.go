@@ -243,6 +243,9 @@ func (s *Server) checkHeartbeat(req *pb.HeartbeatRequest) error {
 			return refuse(ErrInvalid, "node %s reports the address %q: want host:port of at most 255 visible characters", node, a)
 		}
 	}
+	if z := req.GetAddresses().GetZone(); !validZone(z) {
+		return refuse(ErrInvalid, "node %s reports the zone %q: want at most 64 visible characters", node, cut(z))
+	}
 	for _, r := range req.GetReplicas() {
 		if n := len(r.GetIncarnation()); n != 0 && n != 16 {
 			return refuse(ErrInvalid, "node %s reports an incarnation of %d bytes for replica %d: want 16 or none", node, n, r.GetReplicaId())
@@ -369,6 +372,61 @@ func (c *calls) SetMode(ctx context.Context, req *pb.SetModeRequest) (*pb.Group,
 	s.log.Info().Str("group", want.Group).Str("mode", fmt.Sprintf("%d-%d", want.Answers, want.Members)).Strs("on", req.GetOn()).
 		Uints64("remove", removed(cmd)).Msg("an operator changes the mode of a group")
 	return s.group(want.Group)
+}
+
+// groupCommand proposes a command about a group and answers with the group.
+func (s *Server) groupCommand(ctx context.Context, group string, command func(id hexID) Command) (*pb.Group, error) {
+	if err := s.notLeader(); err != nil {
+		return nil, err
+	}
+	var cmd Command
+	s.readState(func(st *State) {
+		if g := st.groups[group]; g != nil {
+			cmd = command(g.ID)
+		}
+	})
+	if cmd == nil {
+		return nil, refuse(ErrNotFound, "group %q does not exist: look at the list of groups", cut(group))
+	}
+	if err := s.propose(ctx, cmd); err != nil {
+		return nil, err
+	}
+	return s.group(group)
+}
+
+func (c *calls) KeepLearner(ctx context.Context, req *pb.KeepLearnerRequest) (*pb.Group, error) {
+	g, err := c.s.groupCommand(ctx, req.GetGroup(), func(id hexID) Command {
+		return &keepLearnerCommand{Group: id, Replica: ids.ReplicaID(req.GetReplicaId()), Learner: req.GetLearner()}
+	})
+	if err == nil {
+		c.s.log.Info().Str("group", req.GetGroup()).Uint64("replica", req.GetReplicaId()).Bool("learner", req.GetLearner()).Msg("an operator says whether a replica may vote")
+	}
+	return g, err
+}
+
+func (c *calls) Prefer(ctx context.Context, req *pb.PreferRequest) (*pb.Group, error) {
+	g, err := c.s.groupCommand(ctx, req.GetGroup(), func(id hexID) Command { return &preferCommand{Group: id, Node: ids.NodeID(req.GetNodeId())} })
+	if err == nil {
+		c.s.log.Info().Str("group", req.GetGroup()).Str("node", req.GetNodeId()).Msg("an operator prefers a master")
+	}
+	return g, err
+}
+
+func (c *calls) RemoveNode(ctx context.Context, req *pb.RemoveNodeRequest) (*pb.RemoveNodeResponse, error) {
+	s, id := c.s, ids.NodeID(req.GetNodeId())
+	if err := s.confirm(ctx); err != nil {
+		return nil, err
+	}
+	var uses []string
+	s.readState(func(st *State) { uses = st.nodeUses(id) })
+	if s.lead.nodesAt(s.o.Clock()).of(id).live && uses == nil {
+		return nil, refuse(ErrNotNow, "node %s runs: stop its process first, it would register again", id)
+	}
+	if err := s.propose(ctx, &removeNodeCommand{id}); err != nil {
+		return nil, err
+	}
+	s.log.Info().Str("node", req.GetNodeId()).Msg("an operator removes a node")
+	return &pb.RemoveNodeResponse{}, nil
 }
 
 // removed lists the replicas that a command takes out of a group.

@@ -357,6 +357,37 @@ func (c *Client) SetMode(ctx context.Context, req *pb.SetModeRequest) (*pb.Group
 	return ask(ctx, c, pb.ControllerClient.SetMode, req)
 }
 
+// KeepLearner keeps a replica a learner, or lets it vote again. Errors: ErrNotFound, ErrInvalid.
+func (c *Client) KeepLearner(ctx context.Context, req *pb.KeepLearnerRequest) (*pb.Group, error) {
+	return ask(ctx, c, pb.ControllerClient.KeepLearner, req)
+}
+
+// Prefer names the node whose replica is to be the group's master when several may be. Errors: ErrNotFound, ErrInvalid.
+func (c *Client) Prefer(ctx context.Context, group, node string) (*pb.Group, error) {
+	return ask(ctx, c, pb.ControllerClient.Prefer, &pb.PreferRequest{Group: group, NodeId: node})
+}
+
+// RemoveNode forgets a node that has no replica and does not run. Errors: ErrNotFound, ErrInvalid, ErrNotNow.
+func (c *Client) RemoveNode(ctx context.Context, node string) error {
+	began := time.Now()
+	for {
+		_, err := ask(ctx, c, pb.ControllerClient.RemoveNode, &pb.RemoveNodeRequest{NodeId: node})
+		if !errors.Is(err, ErrNotNow) || time.Since(began) > removeAgain {
+			return err
+		}
+		timer := time.NewTimer(100 * time.Millisecond)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}
+
+// removeAgain is for how long a node that has just ended may still count as live.
+const removeAgain = 2 * time.Second
+
 // WaitShape polls GetGroup until nothing is left to be done in the group and it has a live master, or ctx ends; then it returns the
 // last answer and an error that says what is left.
 func (c *Client) WaitShape(ctx context.Context, name string) (*pb.Group, error) {

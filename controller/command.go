@@ -29,6 +29,9 @@ const (
 	typeRenew       = 7
 	typeRaiseLevel  = 8
 	typeSetMode     = 9
+	typeKeepLearner = 10
+	typePrefer      = 11
+	typeRemoveNode  = 12
 	typeUnclean     = 16
 )
 
@@ -94,6 +97,13 @@ func (*registerCommand) commandType() byte    { return typeRegister }
 func (*reportCommand) commandType() byte      { return typeReport }
 func (*createGroupCommand) commandType() byte { return typeCreateGroup }
 
+func (c *reportCommand) needs() (Level, string) {
+	if c.Addresses != nil && c.Addresses.Zone != "" {
+		return 2, "the zone of a node"
+	}
+	return 1, ""
+}
+
 func (c *createGroupCommand) needs() (Level, string) {
 	if c.Async {
 		return 2, "asynchronous flush"
@@ -154,6 +164,12 @@ func decodeCommand(b []byte) (requestID, Command, error) {
 		c = &raiseLevelCommand{}
 	case typeSetMode:
 		c = &setModeCommand{}
+	case typeKeepLearner:
+		c = &keepLearnerCommand{}
+	case typePrefer:
+		c = &preferCommand{}
+	case typeRemoveNode:
+		c = &removeNodeCommand{}
 	case typeUnclean:
 		c = &uncleanCommand{}
 	default:

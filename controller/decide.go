@@ -57,10 +57,11 @@ type memberView struct {
 // groupView is what is known of a group now.
 type groupView struct {
 	replicas map[ids.ReplicaID]replicaView
-	newest   time.Duration         // since the newest epoch was issued, or since this controller leads
-	failures int                   // epochs in a row that were given up
-	flaps    map[ids.ReplicaID]int // how often a replica left the voters not long ago
-	silence  time.Duration         // after which a node counts as silent
+	newest   time.Duration          // since the newest epoch was issued, or since this controller leads
+	failures int                    // epochs in a row that were given up
+	flaps    map[ids.ReplicaID]int  // how often a replica left the voters not long ago
+	silence  time.Duration          // after which a node counts as silent
+	near     map[ids.ReplicaID]bool // in the zone of the preferred master
 }
 
 // decision is what to do for a group now. The zero value is: nothing.
@@ -129,8 +130,8 @@ func (v *groupView) electable(set voterSet) bool {
 	return n >= majority(len(set))
 }
 
-// best returns the voter that should lead: the one with the longest log, then one that does not leave soon, then the one with the
-// lowest slot. Raft's vote has the last word, so an old view does no harm.
+// best returns the voter that should lead: the one with the longest log, then one that does not leave soon, then the preferred one,
+// then one in the zone of that, then the one with the lowest slot. Raft's vote has the last word, so an old view does no harm.
 func (g *groupEntry) best(v *groupView, set voterSet) ids.ReplicaID {
 	var best ids.ReplicaID
 	for _, r := range g.Replicas { // by slot
@@ -138,11 +139,23 @@ func (g *groupEntry) best(v *groupView, set voterSet) ids.ReplicaID {
 			continue
 		}
 		a, b := v.replicas[r.ID], v.replicas[best]
-		if best == 0 || cmp.Or(cmp.Compare(a.lastTerm, b.lastTerm), cmp.Compare(a.last, b.last), stays(a)-stays(b)) > 0 {
+		if best == 0 || cmp.Or(cmp.Compare(a.lastTerm, b.lastTerm), cmp.Compare(a.last, b.last), stays(a)-stays(b),
+			g.wanted(v, r.ID)-g.wanted(v, best)) > 0 {
 			best = r.ID
 		}
 	}
 	return best
+}
+
+// wanted is 2 for the preferred master, 1 for another replica in its zone.
+func (g *groupEntry) wanted(v *groupView, id ids.ReplicaID) int {
+	switch r := g.replica(id); {
+	case r != nil && r.Node == g.preferredNode():
+		return 2
+	case v.near[id]:
+		return 1
+	}
+	return 0
 }
 
 // stays is 1 for a replica whose process goes on, 0 for one that leaves soon.

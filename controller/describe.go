@@ -37,6 +37,9 @@ func (s *State) news(node ids.NodeID, session hexID, req *pb.HeartbeatRequest) *
 		}
 	}
 	a := addresses{Peer: req.GetAddresses().GetPeer(), Metrics: req.GetAddresses().GetMetrics()}
+	if s.level() >= 2 {
+		a.Zone = req.GetAddresses().GetZone()
+	}
 	for name, addr := range req.GetAddresses().GetClients() {
 		if mine[name] && addr != "" {
 			if a.Clients == nil {
@@ -55,7 +58,7 @@ func (s *State) news(node ids.NodeID, session hexID, req *pb.HeartbeatRequest) *
 }
 
 func (a addresses) proto() *pb.Addresses {
-	p := &pb.Addresses{Peer: a.Peer, Metrics: a.Metrics, Clients: map[string]string{}}
+	p := &pb.Addresses{Peer: a.Peer, Metrics: a.Metrics, Zone: a.Zone, Clients: map[string]string{}}
 	for k, v := range a.Clients {
 		p.Clients[k] = v
 	}

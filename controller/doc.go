@@ -20,7 +20,7 @@
 //  3. What was answered survives the loss of any minority of the members, and the death of all of them.
 //  4. State and applied index change in one transaction of one file; equal positions mean equal state hashes on all members.
 //  5. A known master never goes back to one of a lower term.
-//  6. A node id belongs to one check code for ever, and at one time to one process.
+//  6. A node id belongs to one check code until an operator removes the node, and at one time to one process.
 //  7. A member whose data folder was lost is another member: it takes no part under the old identity.
 //  8. Every majority of an epoch's voters meets every majority of each set of voters since the last active epoch: whoever they elect
 //     has all that was committed. Where the command is applied this is checked, so a decision from an old view costs time, never

@@ -40,6 +40,9 @@ func goldenCommands() []struct {
 		{"renew", &renewCommand{Group: hexOf(0x61), Replica: 3, Epoch: 2}},
 		{"raise-level", &raiseLevelCommand{2}},
 		{"set-mode", &setModeCommand{Group: hexOf(0x61), Answers: 2, Members: 4, MinISR: 2, Add: []ids.NodeID{"n4", "n5"}, Learners: []ids.NodeID{"n5"}, Remove: []ids.ReplicaID{3}}},
+		{"keep-learner", &keepLearnerCommand{Group: hexOf(0x61), Replica: 3, Learner: true}},
+		{"prefer", &preferCommand{Group: hexOf(0x61), Node: "n2"}},
+		{"remove-node", &removeNodeCommand{Node: "n4"}},
 		{"unclean", &uncleanCommand{Group: hexOf(0x61), Epoch: 2, Winner: 2, Last: 95, Terms: []termStart{{ids.MakeTerm(1, 1), 1}}, Reason: "the site is gone", Millis: 1700000000000}},
 	}
 }

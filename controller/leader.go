@@ -86,6 +86,7 @@ func (l *Leader) Decide(now time.Time, st *State, node ids.NodeID) (list []*Prop
 		if !free {
 			continue
 		}
+		v.near = st.near(g)
 		d := g.decide(v)
 		id, next := ids.GroupID(g.ID), g.Epoch+1
 		l.begin(id, d)

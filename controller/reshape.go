@@ -526,12 +526,12 @@ func (g *groupEntry) outstanding(nodes nodeViews) (out []string) {
 			say("%s leaves", here)
 		case r.Incarnation.isZero():
 			say("%s is not made yet: its node has to do that", here)
-		case r.Learner && !votes && nodes.of(r.Node).live && nodes.of(r.Node).reports[r.ID].GetEpoch() == 0:
-			say("%s is told of the group", here)
 		case r.Learner && votes:
 			say("%s votes until it can be done without", here)
 		case r.mayStay() && r.Lost == "" && !votes && missing && nodes.of(r.Node).live:
 			say("%s catches up, and votes then", here)
+		case r.Lost == "" && !votes && nodes.of(r.Node).live && ids.Epoch(nodes.of(r.Node).reports[r.ID].GetEpoch()) < g.Epoch:
+			say("%s is told of epoch %d", here, g.Epoch)
 		}
 	}
 	if n := g.stay(current); n > want {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
 )
 
@@ -89,7 +90,7 @@ func (st *story) shaped(a, m int) {
 	}
 	nodes := nodeViews{heard: map[ids.NodeID]nodeView{}}
 	for _, r := range g.Replicas {
-		nodes.heard[r.Node] = nodeView{live: true}
+		nodes.heard[r.Node] = nodeView{live: true, reports: map[ids.ReplicaID]*pb.ReplicaReport{r.ID: {Epoch: uint32(g.Epoch)}}}
 	}
 	if left := g.outstanding(nodes); left != nil {
 		st.t.Fatalf("left to be done: %q", left)

@@ -180,7 +180,7 @@ func (s *State) touch(key string)         { s.changed[key] = true }
 func (s *State) touchNode(n *nodeEntry)   { s.touch(keyNodePrefix + string(n.ID)) }
 func (s *State) touchGroup(g *groupEntry) { s.touch(keyGroupPrefix + g.Name) }
 
-// entry is one key and its value.
+// entry is one key and its value, nil among changes when the entry was removed.
 type entry struct {
 	key   string
 	value []byte
@@ -208,6 +208,10 @@ func (s *State) value(key string) []byte {
 func (s *State) takeChanges() []entry {
 	var out []entry
 	for _, key := range sortedKeys(s.changed) {
+		if id, node := strings.CutPrefix(key, keyNodePrefix); node && s.nodes[ids.NodeID(id)] == nil {
+			out = append(out, entry{key: key}) // removed
+			continue
+		}
 		out = append(out, entry{key, s.value(key)})
 	}
 	clear(s.changed)

@@ -425,6 +425,12 @@ func compactLog(tx *bbolt.Tx, to position) error {
 func putEntries(tx *bbolt.Tx, entries []entry) error {
 	b := tx.Bucket(bucketState)
 	for _, e := range entries {
+		if e.value == nil {
+			if err := b.Delete([]byte(e.key)); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := b.Put([]byte(e.key), seal(bucketState, []byte(e.key), e.value)); err != nil {
 			return err
 		}

@@ -36,6 +36,8 @@ var walks = map[string]walk{
 	"A node never comes back":                     {cluster: cluster.Options{Nodes: 4, Groups: 1}},
 	"Another mode":                                {cluster: cluster.Options{Nodes: 5, Groups: 1}},
 	"Replacing all three nodes":                   {cluster: cluster.Options{Nodes: 6, Groups: 1}},
+	"Adding a broker group":                       {cluster: cluster.Options{Groups: 1}},
+	"Taking a node away":                          {cluster: cluster.Options{Nodes: 4, Groups: 1}},
 	"Equal replicas":                              {cluster: cluster.Options{Groups: 1}},
 	"Losing a site and coming back":               {run: lostSite},
 	"Raising the feature level":                   {cluster: cluster.Options{Groups: 1}},

@@ -1,8 +1,13 @@
 package tests
 
 import (
+	"bufio"
+	"encoding/json"
 	"fmt"
+	"os"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -158,4 +163,52 @@ func TestReplaceAllNodes(t *testing.T) {
 	}
 	s.keptUp()
 	s.l.check(t, c)
+}
+
+// `group watch` tells of a replica that dies and comes back, one object a line.
+func TestGroupWatch(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Groups: 1})
+	bin, err := cluster.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch := exec.CommandContext(within(t, 3*time.Minute), bin, "admin", "group", "watch", "g1", "--json", "--namesrv", strings.Join(c.Namesrv, ","))
+	out, err := watch.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	tells := func(voters ...string) {
+		t.Helper()
+		for lines.Scan() {
+			var v struct {
+				Group  string   `json:"group"`
+				Epoch  uint32   `json:"epoch"`
+				Active uint32   `json:"activeEpoch"`
+				Voters []string `json:"voters"`
+			}
+			if err := json.Unmarshal(lines.Bytes(), &v); err != nil || v.Group != "g1" {
+				t.Fatalf("a line of watch: %v: %s", err, lines.Text())
+			}
+			if v.Active == v.Epoch && slices.Equal(v.Voters, voters) {
+				return
+			}
+		}
+		t.Fatalf("watch ended and has not told of the voters %v", voters)
+	}
+	tells("n1", "n2", "n3")
+	kill(t, c, "n3")
+	tells("n1", "n2")
+	restart(t, c, "n3")
+	tells("n1", "n2", "n3")
+	if err := watch.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := watch.Wait(); err != nil {
+		t.Errorf("Ctrl-C ends watch with %v", err)
+	}
 }

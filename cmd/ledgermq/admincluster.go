@@ -44,6 +44,7 @@ type nodeView struct {
 	Replicas     int    `json:"replicas"`
 	Peer         string `json:"peer"`
 	Metrics      string `json:"metrics,omitempty"`
+	Zone         string `json:"zone,omitempty"`
 	Levels       string `json:"levels,omitempty"` // feature levels that its program understands
 }
 
@@ -59,6 +60,7 @@ type groupView struct {
 	ActiveEpoch uint32        `json:"activeEpoch"`     // last epoch in which a master was elected; below epoch while a change is under way
 	Stuck       string        `json:"stuck,omitempty"` // why no master can be elected
 	WaitingFor  []string      `json:"waitingFor,omitempty"`
+	Preferred   string        `json:"preferred,omitempty"` // node of the master that is wanted
 	Master      *masterView   `json:"master,omitempty"`
 	Replicas    []replicaView `json:"replicas"`
 	Changes     []epochView   `json:"changes,omitempty"`  // the last ones, oldest first
@@ -112,7 +114,7 @@ type replicaView struct {
 func viewGroup(g *pb.Group) groupView {
 	v := groupView{
 		Name: g.GetName(), Mode: fmt.Sprintf("%d-%d", g.GetAnswers(), g.GetMembers()), MinISR: g.GetMinIsr(),
-		SegmentSize: g.GetSegmentSize(), Flush: flushName(g.GetAsyncFlush()), Epoch: g.GetEpoch(), ActiveEpoch: g.GetActiveEpoch(), Stuck: g.GetStuck(), Changes: viewEpochs(g), Changing: g.GetChanging(), WaitingFor: g.GetWaitingFor(), ID: uuidText(g.GetGroupId()),
+		SegmentSize: g.GetSegmentSize(), Flush: flushName(g.GetAsyncFlush()), Epoch: g.GetEpoch(), ActiveEpoch: g.GetActiveEpoch(), Stuck: g.GetStuck(), Changes: viewEpochs(g), Changing: g.GetChanging(), WaitingFor: g.GetWaitingFor(), ID: uuidText(g.GetGroupId()), Preferred: g.GetPreferredNode(),
 	}
 	master := g.GetMaster()
 	if master != nil {
@@ -352,7 +354,7 @@ func viewCluster(ctx context.Context, ctl *controller.Client) (clusterView, erro
 	for _, n := range nodes {
 		view := nodeView{
 			ID: n.GetNodeId(), Live: n.GetLive(), NotHeardYet: n.GetNotHeardYet(), SilentMillis: n.GetSilentMillis(), Replicas: int(n.GetReplicas()),
-			Peer: n.GetAddresses().GetPeer(), Metrics: n.GetAddresses().GetMetrics(),
+			Peer: n.GetAddresses().GetPeer(), Metrics: n.GetAddresses().GetMetrics(), Zone: n.GetAddresses().GetZone(),
 		}
 		if n.GetLevels() != nil {
 			view.Levels = controller.LevelsOf(n.GetLevels()).String()
@@ -441,7 +443,7 @@ func (t *tool) adminGroup() *cli.Command {
 				}),
 			},
 			t.adminElectUnclean(),
-			t.adminSetMode(), t.adminAddReplica(), t.adminRemoveReplica(),
+			t.adminSetMode(), t.adminAddReplica(), t.adminRemoveReplica(), t.adminSetLearner(), t.adminPrefer(), t.adminWatch(),
 			{
 				Name: "list", Usage: "list broker groups", ArgsUsage: " ", Flags: adminFlags(),
 				Action: t.adminControllers(0, 0, "no argument", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {

@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -170,4 +174,209 @@ func replicaIDs(text string) (out []uint64, err error) {
 		out = append(out, id)
 	}
 	return out, nil
+}
+
+func (t *tool) adminSetLearner() *cli.Command {
+	return &cli.Command{
+		Name: "set-learner", Usage: "keep a replica a learner, asynchronous and never a voter by itself; --off lets it vote again", ArgsUsage: "NAME ID",
+		Flags: adminFlags(&cli.BoolFlag{Name: "off", Usage: "let it vote again, when the mode has a place"}, waitFlag()),
+		Action: t.admin(2, 2, "the group's name and a replica's id", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
+			list, err := replicaIDs(c.Args().Get(1))
+			if err != nil || len(list) != 1 {
+				return usagef("%q is not the id of a replica, as group show tells it", c.Args().Get(1))
+			}
+			ctl, err := newControllers(ctx, c, cl)
+			if err != nil {
+				return err
+			}
+			defer ctl.Close()
+			g, err := ctl.KeepLearner(ctx, &pb.KeepLearnerRequest{Group: c.Args().First(), ReplicaId: list[0], Learner: !c.Bool("off")})
+			if err != nil {
+				return err
+			}
+			return t.awaitShape(c, ctl, g)
+		}),
+	}
+}
+
+func (t *tool) adminPrefer() *cli.Command {
+	return &cli.Command{
+		Name: "prefer", Usage: "name the node whose replica is to be master when several may be; `admin rebalance` moves it there", ArgsUsage: "NAME NODE", Flags: adminFlags(),
+		Action: t.adminControllers(2, 2, "the group's name and a node", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
+			g, err := ctl.Prefer(ctx, c.Args().First(), c.Args().Get(1))
+			if err != nil {
+				return err
+			}
+			return t.showGroup(c, g)
+		}),
+	}
+}
+
+// nodeRemovedView is a node that is forgotten.
+type nodeRemovedView struct {
+	Node string `json:"node"`
+}
+
+func (t *tool) adminNode() *cli.Command {
+	return &cli.Command{
+		Name: "node", Usage: "nodes",
+		Subcommands: []*cli.Command{{
+			Name: "remove", Usage: "forget a node that has no replica and does not run", ArgsUsage: "NODE", Flags: adminFlags(),
+			Action: t.adminControllers(1, 1, "a node", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
+				v := nodeRemovedView{c.Args().First()}
+				if err := ctl.RemoveNode(ctx, v.Node); err != nil {
+					return err
+				}
+				return t.show(c, v, func(w *tabwriter.Writer) { row(w, "removed node", v.Node) })
+			}),
+		}},
+	}
+}
+
+// watchView is a group as `group watch` prints it: what changes when something happens, and not with each message.
+type watchView struct {
+	Time        string   `json:"time"` // RFC 3339, of this machine
+	Group       string   `json:"group"`
+	State       string   `json:"state"`
+	Mode        string   `json:"mode"`
+	MinISR      uint32   `json:"minISR"`
+	Epoch       uint32   `json:"epoch"`
+	ActiveEpoch uint32   `json:"activeEpoch"`
+	Master      string   `json:"master,omitempty"` // node
+	Term        string   `json:"term,omitempty"`
+	Voters      []string `json:"voters"`
+	Learners    []string `json:"learners,omitempty"`
+	Down        []string `json:"down,omitempty"`     // nodes of replicas that take no part
+	Because     string   `json:"because,omitempty"`  // of the newest epoch
+	Changing    []string `json:"changing,omitempty"` // what is still to be done
+	Stuck       string   `json:"stuck,omitempty"`
+}
+
+func watchOf(g groupView, now string) watchView {
+	v := watchView{Time: now, Group: g.Name, State: g.State, Mode: g.Mode, MinISR: g.MinISR, Epoch: g.Epoch, ActiveEpoch: g.ActiveEpoch, Changing: g.Changing, Stuck: g.Stuck, Voters: []string{}}
+	if g.Master != nil && g.Master.Live {
+		v.Master, v.Term = g.Master.Node, g.Master.Term
+	}
+	for _, r := range g.Replicas {
+		if r.Voter {
+			v.Voters = append(v.Voters, r.Node)
+		} else {
+			v.Learners = append(v.Learners, r.Node)
+		}
+		if r.Role != notHeardYet && (!r.Live || r.Parked != "" || r.Poisoned != "" || r.Lost != "") {
+			v.Down = append(v.Down, r.Node)
+		}
+	}
+	if n := len(g.Changes); n > 0 {
+		v.Because = g.Changes[n-1].Reason
+	}
+	return v
+}
+
+// text is one line.
+func (v watchView) text() string {
+	parts := []string{v.Time, v.Group, "mode " + v.Mode, fmt.Sprintf("epoch %d", v.Epoch)}
+	if v.ActiveEpoch < v.Epoch {
+		parts[3] += " (no master yet)"
+	}
+	parts = append(parts, v.State, "master "+firstNonEmpty(v.Master, "-")+" "+v.Term, "voters "+strings.Join(v.Voters, " "))
+	for _, p := range []struct {
+		name string
+		list []string
+	}{{"learners ", v.Learners}, {"down ", v.Down}} {
+		if len(p.list) > 0 {
+			parts = append(parts, p.name+strings.Join(p.list, " "))
+		}
+	}
+	line := strings.Join(parts, ", ")
+	for _, s := range append(append([]string{v.Because}, v.Changing...), v.Stuck) {
+		if s != "" {
+			line += "; " + s
+		}
+	}
+	return line
+}
+
+// watchEvery is how often `group watch` looks.
+const watchEvery = 200 * time.Millisecond
+
+func (t *tool) adminWatch() *cli.Command {
+	return &cli.Command{
+		Name: "watch", Usage: "print a line for each change of a group, or of all, until Ctrl-C", ArgsUsage: "[NAME]", Flags: adminFlags(),
+		Action: t.action(func(c *cli.Context) error {
+			if err := wantArgs(c, 0, 1, "at most the group's name"); err != nil {
+				return err
+			}
+			cl, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			defer cl.Close()
+			ctx, cancel := context.WithTimeoutCause(c.Context, toolTimeout, fmt.Errorf("no answer within %v", toolTimeout))
+			ctl, err := newControllers(ctx, c, cl)
+			cancel()
+			if err != nil {
+				return explain(c, err)
+			}
+			defer ctl.Close()
+			return t.watchGroups(c, ctl)
+		}),
+	}
+}
+
+// watchGroups looks again and again, and prints what differs.
+func (t *tool) watchGroups(c *cli.Context, ctl *controller.Client) error {
+	name := c.Args().First()
+	seen := map[string]watchView{}
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for first, quiet := true, false; ; first = false {
+		groups, err := lookAt(c.Context, ctl, name)
+		switch {
+		case c.Context.Err() != nil:
+			return nil
+		case err != nil && (first || !errors.Is(err, controller.ErrUnavailable)):
+			return err
+		case err != nil && !quiet:
+			fmt.Fprintf(t.err, "no controller answers: %s\n", oneLine(err))
+		case err == nil && quiet:
+			fmt.Fprintln(t.err, "a controller answers again")
+		}
+		quiet = err != nil
+		now := time.Now().UTC().Format(time.RFC3339Nano)
+		for _, g := range groups {
+			v := watchOf(viewGroup(g), "")
+			if old, ok := seen[v.Group]; ok && reflect.DeepEqual(old, v) {
+				continue
+			}
+			seen[v.Group] = v
+			v.Time = now
+			if c.Bool("json") {
+				err = json.NewEncoder(t.out).Encode(v)
+			} else {
+				_, err = fmt.Fprintln(t.out, v.text())
+			}
+			if err != nil {
+				return err
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-c.Context.Done():
+			return nil
+		}
+	}
+}
+
+func lookAt(ctx context.Context, ctl *controller.Client, name string) ([]*pb.Group, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if name == "" {
+		return ctl.ListGroups(ctx)
+	}
+	g, err := ctl.GetGroup(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return []*pb.Group{g}, nil
 }

@@ -32,6 +32,7 @@ func (t *tool) adminTopic() *cli.Command {
 				),
 				Action: t.admin(1, 1, "the topic's name", t.createTopic),
 			},
+			t.adminSpread(),
 			{
 				Name: "list", Usage: "list topics", ArgsUsage: " ",
 				Flags:  adminFlags(&cli.BoolFlag{Name: "all", Usage: "list system, retry and dead-letter topics too"}),
@@ -75,14 +76,28 @@ func (t *tool) createTopic(ctx context.Context, c *cli.Context, cl *client.Clien
 }
 
 func (t *tool) listTopics(ctx context.Context, c *cli.Context, cl *client.Client) error {
-	topics, err := cl.TopicList(ctx)
+	topics, err := topicNames(ctx, cl, c.Bool("all"))
 	if err != nil {
 		return err
 	}
-	if !c.Bool("all") {
+	return t.show(c, topics, func(w *tabwriter.Writer) {
+		row(w, "TOPIC")
+		for _, name := range topics {
+			row(w, name)
+		}
+	})
+}
+
+// topicNames lists the topics: all of them, or those that users made.
+func topicNames(ctx context.Context, cl *client.Client, all bool) ([]string, error) {
+	topics, err := cl.TopicList(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !all {
 		cluster, err := cl.Cluster(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		topics = slices.DeleteFunc(topics, func(name string) bool {
 			return message.IsSystemTopic(name) || message.IsRetryTopic(name) || message.IsDLQTopic(name) ||
@@ -93,12 +108,110 @@ func (t *tool) listTopics(ctx context.Context, c *cli.Context, cl *client.Client
 	if topics == nil {
 		topics = []string{}
 	}
-	return t.show(c, topics, func(w *tabwriter.Writer) {
-		row(w, "TOPIC")
-		for _, name := range topics {
-			row(w, name)
+	return topics, nil
+}
+
+// spreadView is how a topic came to a broker group.
+type spreadView struct {
+	Topic string `json:"topic"`
+	changeView
+}
+
+func (t *tool) adminSpread() *cli.Command {
+	return &cli.Command{
+		Name: "spread", Usage: "create topics in the broker groups that lack them, as they are in the others", ArgsUsage: "[NAME…]",
+		Flags: adminFlags(
+			&cli.StringFlag{Name: "groups", Usage: "only onto these broker `GROUPS`; default: all"},
+			&cli.BoolFlag{Name: "order", Usage: "mark them as topics of ordered messages there"},
+		),
+		Action: t.admin(0, 1000, "names of topics; default: all that users made", t.spreadTopics),
+	}
+}
+
+// knownGroups lists the broker groups. One that was just made may take a moment until the name server knows it.
+func knownGroups(ctx context.Context, cl *client.Client, wanted []string) ([]string, error) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for tries := 30; ; tries-- {
+		cluster, err := cl.Cluster(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var known []string
+		for _, g := range cluster.Groups {
+			known = append(known, g.Group)
+		}
+		missing := slices.DeleteFunc(slices.Clone(wanted), func(g string) bool { return slices.Contains(known, g) })
+		if len(missing) == 0 {
+			return known, nil
+		}
+		if tries == 0 {
+			return nil, fmt.Errorf("--groups %s: the name server knows no such broker group, only %s", strings.Join(missing, ","), strings.Join(known, ", "))
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// spreadTopics creates each topic in the groups that lack it, with the queues and the permission that it has elsewhere.
+func (t *tool) spreadTopics(ctx context.Context, c *cli.Context, cl *client.Client) error {
+	wanted := splitList(c.String("groups"))
+	known, err := knownGroups(ctx, cl, wanted)
+	if err != nil {
+		return err
+	}
+	if len(wanted) == 0 {
+		wanted = known
+	}
+	topics := c.Args().Slice()
+	if len(topics) == 0 {
+		if topics, err = topicNames(ctx, cl, false); err != nil {
+			return err
+		}
+	}
+	list := []spreadView{}
+	failed := 0
+	for _, name := range topics {
+		route, err := cl.Route(ctx, name)
+		if err != nil {
+			return fmt.Errorf("topic %s: %w", name, err)
+		}
+		like := route.Groups[0]
+		spec := client.TopicSpec{Name: name, ReadQueues: int32(like.ReadQueues), WriteQueues: int32(like.WriteQueues), Perm: int32(like.Perm), Order: c.Bool("order")}
+		for _, g := range wanted {
+			if !slices.ContainsFunc(route.Groups, func(r client.GroupRoute) bool { return r.Group == g }) {
+				spec.Groups = append(spec.Groups, g)
+			}
+		}
+		if len(spec.Groups) == 0 {
+			continue
+		}
+		results, err := cl.CreateTopic(ctx, spec)
+		if len(results) == 0 && err != nil {
+			return fmt.Errorf("topic %s: %w", name, err)
+		}
+		for _, r := range results {
+			v := spreadView{Topic: name, changeView: changeView{Group: r.Group, OK: r.Err == nil}}
+			if r.Err != nil {
+				failed++
+				v.Error = reason(r.Err)
+			}
+			list = append(list, v)
+		}
+	}
+	err = t.show(c, list, func(w *tabwriter.Writer) {
+		row(w, "TOPIC", "GROUP", "RESULT")
+		for _, v := range list {
+			row(w, v.Topic, v.Group, firstNonEmpty(v.Error, "ok"))
 		}
 	})
+	if err == nil && failed > 0 {
+		err = fmt.Errorf("%d of %s failed", failed, countOf(len(list), "creation"))
+	}
+	return err
 }
 
 type queueView struct {

@@ -31,7 +31,8 @@ func sampleGroup() *pb.Group {
 	}
 	return &pb.Group{
 		Name: "g1", GroupId: bytes.Repeat([]byte{0xab}, 16), State: pb.GroupState_GROUP_STATE_READY, Answers: 2, Members: 3, MinIsr: 2,
-		SegmentSize: 1 << 30, Epoch: 3, ActiveEpoch: 3, ModeVoters: 3,
+		PreferredNode: "n1",
+		SegmentSize:   1 << 30, Epoch: 3, ActiveEpoch: 3, ModeVoters: 3,
 		Changes: []*pb.Change{
 			{Epoch: 2, Voters: []uint64{1, 2}, Reason: "replica 3 on node n3 answered nothing, or did not advance, for 1s", Millis: 1796000000000},
 			{Epoch: 3, Voters: []uint64{1, 2, 3}, Reason: "replica 3 on node n3 has caught up", Millis: 1796000060000},
@@ -74,6 +75,9 @@ func TestJSONOutputs(t *testing.T) {
 		"dev-cluster-file":      clusterFile{Version: 1, ClusterID: "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd", Namesrv: []string{"127.0.0.1:9876"}, Members: []clusterMember{{ID: "n1", Role: "broker", PID: 4711, Running: true, Ports: map[string]int{"client:g1": 10911, "peer": 10927, "http": 10928}, Data: "/data/n1"}}},
 		"admin-group-list":      []groupView{group},
 		"admin-topic-list":      []string{"Orders"},
+		"admin-group-watch":     watchOf(group, "2026-11-30T00:54:20Z"),
+		"admin-topic-spread":    []spreadView{{Topic: "Orders", changeView: changeView{Group: "g4", OK: true}}, {Topic: "Bills", changeView: changeView{Group: "g4", Error: "the broker group has no master"}}},
+		"admin-node-remove":     nodeRemovedView{Node: "n3"},
 	} {
 		got, err := json.MarshalIndent(v, "", "  ")
 		if err != nil {

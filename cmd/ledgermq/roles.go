@@ -159,6 +159,7 @@ type brokerConfig struct {
 	ID             string
 	Dir            string
 	ClusterName    string
+	Zone           string
 	Listen         string // HOST:FIRST-LAST, one port per replica
 	Advertise      string // HOST
 	PeerListen     string
@@ -190,7 +191,7 @@ func (f brokerConfig) open(prefix string, s security, log zerolog.Logger) (*part
 		return nil, err
 	}
 	node, err := broker.OpenNode(broker.NodeOptions{
-		ID: ids.NodeID(f.ID), Dir: f.Dir, ClusterName: f.ClusterName,
+		ID: ids.NodeID(f.ID), Dir: f.Dir, ClusterName: f.ClusterName, Zone: f.Zone,
 		Controllers: f.Controllers, Namesrv: f.Namesrv,
 		PeerListener: peers, PeerAdvertise: advertise, MetricsAdvertise: f.HTTP,
 		ClientListener: clients.Listen,

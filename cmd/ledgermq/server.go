@@ -70,6 +70,7 @@ func brokerFlags(prefix string) []cli.Flag {
 		&cli.StringFlag{Name: prefix + "advertise", Usage: "`HOST` that clients dial; default: the listening one"},
 		&cli.StringFlag{Name: prefix + "peer-listen", Value: "127.0.0.1:10950", Usage: "`HOST:PORT` for replication"},
 		&cli.StringFlag{Name: prefix + "peer-advertise", Usage: "`HOST[:PORT]` that other nodes dial; default: the listening one"},
+		&cli.StringFlag{Name: prefix + "zone", Usage: "`NAME` of the place where this node is; of masters that could be, one in the zone of the preferred one is chosen"},
 		&cli.StringFlag{Name: prefix + "cluster-name", Value: "DefaultCluster", Usage: "RocketMQ's cluster `NAME`"},
 		&cli.BoolFlag{Name: prefix + "auto-create-topic", Value: true, Usage: "a first send creates its topic"},
 		&cli.BoolFlag{Name: prefix + "auto-create-group", Value: true, Usage: "a first heartbeat creates its consumer group"},
@@ -218,7 +219,7 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 			next, err = namesrvConfig{Listen: c.String(pre + "listen"), Controllers: controllers}.open(pre+"listen", s, log)
 		case "broker":
 			f := brokerConfig{
-				ID: c.String(pre + "id"), Dir: folder(role), ClusterName: c.String(pre + "cluster-name"),
+				ID: c.String(pre + "id"), Dir: folder(role), ClusterName: c.String(pre + "cluster-name"), Zone: c.String(pre + "zone"),
 				Listen: c.String(pre + "listen"), Advertise: c.String(pre + "advertise"),
 				PeerListen: c.String(pre + "peer-listen"), PeerAdvertise: c.String(pre + "peer-advertise"), HTTP: c.String("http"),
 				Controllers: controllers, Namesrv: namesrvs,

@@ -461,6 +461,7 @@ type Addresses struct {
 	Peer          string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`                                                                                 // replication between nodes
 	Metrics       string                 `protobuf:"bytes,2,opt,name=metrics,proto3" json:"metrics,omitempty"`                                                                           // may be empty
 	Clients       map[string]string      `protobuf:"bytes,3,rep,name=clients,proto3" json:"clients,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // group name to the advertised client (remoting) address of this node's replica of it
+	Zone          string                 `protobuf:"bytes,4,opt,name=zone,proto3" json:"zone,omitempty"`                                                                                 // where the node is, at most 64 visible characters; may be empty
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -514,6 +515,13 @@ func (x *Addresses) GetClients() map[string]string {
 		return x.Clients
 	}
 	return nil
+}
+
+func (x *Addresses) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
 }
 
 type ReplicaReport struct {
@@ -1813,6 +1821,198 @@ func (x *ReplaceReplicaRequest) GetGiveUp() bool {
 	return false
 }
 
+type KeepLearnerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	ReplicaId     uint64                 `protobuf:"varint,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	Learner       bool                   `protobuf:"varint,3,opt,name=learner,proto3" json:"learner,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeepLearnerRequest) Reset() {
+	*x = KeepLearnerRequest{}
+	mi := &file_controller_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeepLearnerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeepLearnerRequest) ProtoMessage() {}
+
+func (x *KeepLearnerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeepLearnerRequest.ProtoReflect.Descriptor instead.
+func (*KeepLearnerRequest) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *KeepLearnerRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *KeepLearnerRequest) GetReplicaId() uint64 {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return 0
+}
+
+func (x *KeepLearnerRequest) GetLearner() bool {
+	if x != nil {
+		return x.Learner
+	}
+	return false
+}
+
+type PreferRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	NodeId        string                 `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreferRequest) Reset() {
+	*x = PreferRequest{}
+	mi := &file_controller_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreferRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreferRequest) ProtoMessage() {}
+
+func (x *PreferRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreferRequest.ProtoReflect.Descriptor instead.
+func (*PreferRequest) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *PreferRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *PreferRequest) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+type RemoveNodeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNodeRequest) Reset() {
+	*x = RemoveNodeRequest{}
+	mi := &file_controller_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNodeRequest) ProtoMessage() {}
+
+func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
+func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RemoveNodeRequest) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+type RemoveNodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNodeResponse) Reset() {
+	*x = RemoveNodeResponse{}
+	mi := &file_controller_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNodeResponse) ProtoMessage() {}
+
+func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
+func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{23}
+}
+
 type SetModeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
@@ -1828,7 +2028,7 @@ type SetModeRequest struct {
 
 func (x *SetModeRequest) Reset() {
 	*x = SetModeRequest{}
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +2040,7 @@ func (x *SetModeRequest) String() string {
 func (*SetModeRequest) ProtoMessage() {}
 
 func (x *SetModeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +2053,7 @@ func (x *SetModeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetModeRequest.ProtoReflect.Descriptor instead.
 func (*SetModeRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{20}
+	return file_controller_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SetModeRequest) GetGroup() string {
@@ -1934,7 +2134,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1946,7 +2146,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1959,7 +2159,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{21}
+	return file_controller_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Group) GetName() string {
@@ -2123,7 +2323,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2135,7 +2335,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2148,7 +2348,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{22}
+	return file_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Change) GetEpoch() uint32 {
@@ -2200,7 +2400,7 @@ type Master struct {
 
 func (x *Master) Reset() {
 	*x = Master{}
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2212,7 +2412,7 @@ func (x *Master) String() string {
 func (*Master) ProtoMessage() {}
 
 func (x *Master) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2225,7 +2425,7 @@ func (x *Master) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Master.ProtoReflect.Descriptor instead.
 func (*Master) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{23}
+	return file_controller_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Master) GetReplicaId() uint64 {
@@ -2291,7 +2491,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2303,7 +2503,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2316,7 +2516,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{24}
+	return file_controller_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Replica) GetReplicaId() uint64 {
@@ -2418,7 +2618,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +2630,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2643,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{25}
+	return file_controller_proto_rawDescGZIP(), []int{29}
 }
 
 type ListGroupsResponse struct {
@@ -2455,7 +2655,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2467,7 +2667,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2480,7 +2680,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{26}
+	return file_controller_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -2499,7 +2699,7 @@ type GetGroupRequest struct {
 
 func (x *GetGroupRequest) Reset() {
 	*x = GetGroupRequest{}
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2511,7 +2711,7 @@ func (x *GetGroupRequest) String() string {
 func (*GetGroupRequest) ProtoMessage() {}
 
 func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2524,7 +2724,7 @@ func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGroupRequest.ProtoReflect.Descriptor instead.
 func (*GetGroupRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{27}
+	return file_controller_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetGroupRequest) GetName() string {
@@ -2549,7 +2749,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2561,7 +2761,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2574,7 +2774,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{28}
+	return file_controller_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Node) GetNodeId() string {
@@ -2634,7 +2834,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2646,7 +2846,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2659,7 +2859,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{29}
+	return file_controller_proto_rawDescGZIP(), []int{33}
 }
 
 type ListNodesResponse struct {
@@ -2671,7 +2871,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_controller_proto_msgTypes[30]
+	mi := &file_controller_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2683,7 +2883,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[30]
+	mi := &file_controller_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2696,7 +2896,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{30}
+	return file_controller_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -2717,7 +2917,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_controller_proto_msgTypes[31]
+	mi := &file_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2729,7 +2929,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[31]
+	mi := &file_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2742,7 +2942,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{31}
+	return file_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Member) GetId() string {
@@ -2774,7 +2974,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_controller_proto_msgTypes[32]
+	mi := &file_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2786,7 +2986,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[32]
+	mi := &file_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2799,7 +2999,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{32}
+	return file_controller_proto_rawDescGZIP(), []int{36}
 }
 
 type MembersResponse struct {
@@ -2814,7 +3014,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_controller_proto_msgTypes[33]
+	mi := &file_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2826,7 +3026,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[33]
+	mi := &file_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2839,7 +3039,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{33}
+	return file_controller_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *MembersResponse) GetClusterId() []byte {
@@ -2878,7 +3078,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_controller_proto_msgTypes[34]
+	mi := &file_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2890,7 +3090,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[34]
+	mi := &file_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2903,7 +3103,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{34}
+	return file_controller_proto_rawDescGZIP(), []int{38}
 }
 
 type StatusResponse struct {
@@ -2926,7 +3126,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_controller_proto_msgTypes[35]
+	mi := &file_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2938,7 +3138,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[35]
+	mi := &file_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2951,7 +3151,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{35}
+	return file_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StatusResponse) GetId() string {
@@ -3048,7 +3248,7 @@ type IdentifyRequest struct {
 
 func (x *IdentifyRequest) Reset() {
 	*x = IdentifyRequest{}
-	mi := &file_controller_proto_msgTypes[36]
+	mi := &file_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3060,7 +3260,7 @@ func (x *IdentifyRequest) String() string {
 func (*IdentifyRequest) ProtoMessage() {}
 
 func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[36]
+	mi := &file_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3073,7 +3273,7 @@ func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyRequest.ProtoReflect.Descriptor instead.
 func (*IdentifyRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{36}
+	return file_controller_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *IdentifyRequest) GetId() string {
@@ -3102,7 +3302,7 @@ type IdentifyResponse struct {
 
 func (x *IdentifyResponse) Reset() {
 	*x = IdentifyResponse{}
-	mi := &file_controller_proto_msgTypes[37]
+	mi := &file_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3114,7 +3314,7 @@ func (x *IdentifyResponse) String() string {
 func (*IdentifyResponse) ProtoMessage() {}
 
 func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[37]
+	mi := &file_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3127,7 +3327,7 @@ func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyResponse.ProtoReflect.Descriptor instead.
 func (*IdentifyResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{37}
+	return file_controller_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *IdentifyResponse) GetId() string {
@@ -3170,7 +3370,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_controller_proto_msgTypes[38]
+	mi := &file_controller_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3182,7 +3382,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[38]
+	mi := &file_controller_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3195,7 +3395,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{38}
+	return file_controller_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Membership) GetToken() []byte {
@@ -3229,7 +3429,7 @@ type MemberIdentity struct {
 
 func (x *MemberIdentity) Reset() {
 	*x = MemberIdentity{}
-	mi := &file_controller_proto_msgTypes[39]
+	mi := &file_controller_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3241,7 +3441,7 @@ func (x *MemberIdentity) String() string {
 func (*MemberIdentity) ProtoMessage() {}
 
 func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[39]
+	mi := &file_controller_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3254,7 +3454,7 @@ func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberIdentity.ProtoReflect.Descriptor instead.
 func (*MemberIdentity) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{39}
+	return file_controller_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *MemberIdentity) GetId() string {
@@ -3285,7 +3485,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_controller_proto_msgTypes[40]
+	mi := &file_controller_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3297,7 +3497,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[40]
+	mi := &file_controller_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3310,7 +3510,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{40}
+	return file_controller_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StepRequest) GetToken() []byte {
@@ -3363,7 +3563,7 @@ type StepResponse struct {
 
 func (x *StepResponse) Reset() {
 	*x = StepResponse{}
-	mi := &file_controller_proto_msgTypes[41]
+	mi := &file_controller_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3375,7 +3575,7 @@ func (x *StepResponse) String() string {
 func (*StepResponse) ProtoMessage() {}
 
 func (x *StepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[41]
+	mi := &file_controller_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3388,7 +3588,7 @@ func (x *StepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResponse.ProtoReflect.Descriptor instead.
 func (*StepResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{41}
+	return file_controller_proto_rawDescGZIP(), []int{45}
 }
 
 var File_controller_proto protoreflect.FileDescriptor
@@ -3417,11 +3617,12 @@ const file_controller_proto_rawDesc = "" +
 	"\x14RegisterNodeResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\fR\tclusterId\x12@\n" +
-	"\vcontrollers\x18\x02 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\vcontrollers\"\xbf\x01\n" +
+	"\vcontrollers\x18\x02 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\vcontrollers\"\xd3\x01\n" +
 	"\tAddresses\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x18\n" +
 	"\ametrics\x18\x02 \x01(\tR\ametrics\x12H\n" +
-	"\aclients\x18\x03 \x03(\v2..ledgermq.controller.v1.Addresses.ClientsEntryR\aclients\x1a:\n" +
+	"\aclients\x18\x03 \x03(\v2..ledgermq.controller.v1.Addresses.ClientsEntryR\aclients\x12\x12\n" +
+	"\x04zone\x18\x04 \x01(\tR\x04zone\x1a:\n" +
 	"\fClientsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x92\x06\n" +
@@ -3560,7 +3761,18 @@ const file_controller_proto_rawDesc = "" +
 	"replica_id\x18\x02 \x01(\x04R\treplicaId\x12\x17\n" +
 	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x17\n" +
-	"\agive_up\x18\x05 \x01(\bR\x06giveUp\"\xb7\x01\n" +
+	"\agive_up\x18\x05 \x01(\bR\x06giveUp\"c\n" +
+	"\x12KeepLearnerRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x02 \x01(\x04R\treplicaId\x12\x18\n" +
+	"\alearner\x18\x03 \x01(\bR\alearner\">\n" +
+	"\rPreferRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x17\n" +
+	"\anode_id\x18\x02 \x01(\tR\x06nodeId\",\n" +
+	"\x11RemoveNodeRequest\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\"\x14\n" +
+	"\x12RemoveNodeResponse\"\xb7\x01\n" +
 	"\x0eSetModeRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
 	"\aanswers\x18\x02 \x01(\rR\aanswers\x12\x18\n" +
@@ -3709,13 +3921,17 @@ const file_controller_proto_rawDesc = "" +
 	"GroupState\x12\x1b\n" +
 	"\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13GROUP_STATE_PENDING\x10\x01\x12\x15\n" +
-	"\x11GROUP_STATE_READY\x10\x022\xca\t\n" +
+	"\x11GROUP_STATE_READY\x10\x022\xd9\v\n" +
 	"\n" +
 	"Controller\x12i\n" +
 	"\fRegisterNode\x12+.ledgermq.controller.v1.RegisterNodeRequest\x1a,.ledgermq.controller.v1.RegisterNodeResponse\x12`\n" +
 	"\tHeartbeat\x12(.ledgermq.controller.v1.HeartbeatRequest\x1a).ledgermq.controller.v1.HeartbeatResponse\x12X\n" +
 	"\vCreateGroup\x12*.ledgermq.controller.v1.CreateGroupRequest\x1a\x1d.ledgermq.controller.v1.Group\x12P\n" +
-	"\aSetMode\x12&.ledgermq.controller.v1.SetModeRequest\x1a\x1d.ledgermq.controller.v1.Group\x12^\n" +
+	"\aSetMode\x12&.ledgermq.controller.v1.SetModeRequest\x1a\x1d.ledgermq.controller.v1.Group\x12X\n" +
+	"\vKeepLearner\x12*.ledgermq.controller.v1.KeepLearnerRequest\x1a\x1d.ledgermq.controller.v1.Group\x12N\n" +
+	"\x06Prefer\x12%.ledgermq.controller.v1.PreferRequest\x1a\x1d.ledgermq.controller.v1.Group\x12c\n" +
+	"\n" +
+	"RemoveNode\x12).ledgermq.controller.v1.RemoveNodeRequest\x1a*.ledgermq.controller.v1.RemoveNodeResponse\x12^\n" +
 	"\x0eReplaceReplica\x12-.ledgermq.controller.v1.ReplaceReplicaRequest\x1a\x1d.ledgermq.controller.v1.Group\x12L\n" +
 	"\x05Elect\x12$.ledgermq.controller.v1.ElectRequest\x1a\x1d.ledgermq.controller.v1.Group\x12Z\n" +
 	"\aUpgrade\x12&.ledgermq.controller.v1.UpgradeRequest\x1a'.ledgermq.controller.v1.UpgradeResponse\x12i\n" +
@@ -3743,7 +3959,7 @@ func file_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_controller_proto_goTypes = []any{
 	(Role)(0),                     // 0: ledgermq.controller.v1.Role
 	(GroupState)(0),               // 1: ledgermq.controller.v1.GroupState
@@ -3767,34 +3983,38 @@ var file_controller_proto_goTypes = []any{
 	(*ElectUncleanRequest)(nil),   // 19: ledgermq.controller.v1.ElectUncleanRequest
 	(*ElectUncleanResponse)(nil),  // 20: ledgermq.controller.v1.ElectUncleanResponse
 	(*ReplaceReplicaRequest)(nil), // 21: ledgermq.controller.v1.ReplaceReplicaRequest
-	(*SetModeRequest)(nil),        // 22: ledgermq.controller.v1.SetModeRequest
-	(*Group)(nil),                 // 23: ledgermq.controller.v1.Group
-	(*Change)(nil),                // 24: ledgermq.controller.v1.Change
-	(*Master)(nil),                // 25: ledgermq.controller.v1.Master
-	(*Replica)(nil),               // 26: ledgermq.controller.v1.Replica
-	(*ListGroupsRequest)(nil),     // 27: ledgermq.controller.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),    // 28: ledgermq.controller.v1.ListGroupsResponse
-	(*GetGroupRequest)(nil),       // 29: ledgermq.controller.v1.GetGroupRequest
-	(*Node)(nil),                  // 30: ledgermq.controller.v1.Node
-	(*ListNodesRequest)(nil),      // 31: ledgermq.controller.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),     // 32: ledgermq.controller.v1.ListNodesResponse
-	(*Member)(nil),                // 33: ledgermq.controller.v1.Member
-	(*MembersRequest)(nil),        // 34: ledgermq.controller.v1.MembersRequest
-	(*MembersResponse)(nil),       // 35: ledgermq.controller.v1.MembersResponse
-	(*StatusRequest)(nil),         // 36: ledgermq.controller.v1.StatusRequest
-	(*StatusResponse)(nil),        // 37: ledgermq.controller.v1.StatusResponse
-	(*IdentifyRequest)(nil),       // 38: ledgermq.controller.v1.IdentifyRequest
-	(*IdentifyResponse)(nil),      // 39: ledgermq.controller.v1.IdentifyResponse
-	(*Membership)(nil),            // 40: ledgermq.controller.v1.Membership
-	(*MemberIdentity)(nil),        // 41: ledgermq.controller.v1.MemberIdentity
-	(*StepRequest)(nil),           // 42: ledgermq.controller.v1.StepRequest
-	(*StepResponse)(nil),          // 43: ledgermq.controller.v1.StepResponse
-	nil,                           // 44: ledgermq.controller.v1.Addresses.ClientsEntry
+	(*KeepLearnerRequest)(nil),    // 22: ledgermq.controller.v1.KeepLearnerRequest
+	(*PreferRequest)(nil),         // 23: ledgermq.controller.v1.PreferRequest
+	(*RemoveNodeRequest)(nil),     // 24: ledgermq.controller.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),    // 25: ledgermq.controller.v1.RemoveNodeResponse
+	(*SetModeRequest)(nil),        // 26: ledgermq.controller.v1.SetModeRequest
+	(*Group)(nil),                 // 27: ledgermq.controller.v1.Group
+	(*Change)(nil),                // 28: ledgermq.controller.v1.Change
+	(*Master)(nil),                // 29: ledgermq.controller.v1.Master
+	(*Replica)(nil),               // 30: ledgermq.controller.v1.Replica
+	(*ListGroupsRequest)(nil),     // 31: ledgermq.controller.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),    // 32: ledgermq.controller.v1.ListGroupsResponse
+	(*GetGroupRequest)(nil),       // 33: ledgermq.controller.v1.GetGroupRequest
+	(*Node)(nil),                  // 34: ledgermq.controller.v1.Node
+	(*ListNodesRequest)(nil),      // 35: ledgermq.controller.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),     // 36: ledgermq.controller.v1.ListNodesResponse
+	(*Member)(nil),                // 37: ledgermq.controller.v1.Member
+	(*MembersRequest)(nil),        // 38: ledgermq.controller.v1.MembersRequest
+	(*MembersResponse)(nil),       // 39: ledgermq.controller.v1.MembersResponse
+	(*StatusRequest)(nil),         // 40: ledgermq.controller.v1.StatusRequest
+	(*StatusResponse)(nil),        // 41: ledgermq.controller.v1.StatusResponse
+	(*IdentifyRequest)(nil),       // 42: ledgermq.controller.v1.IdentifyRequest
+	(*IdentifyResponse)(nil),      // 43: ledgermq.controller.v1.IdentifyResponse
+	(*Membership)(nil),            // 44: ledgermq.controller.v1.Membership
+	(*MemberIdentity)(nil),        // 45: ledgermq.controller.v1.MemberIdentity
+	(*StepRequest)(nil),           // 46: ledgermq.controller.v1.StepRequest
+	(*StepResponse)(nil),          // 47: ledgermq.controller.v1.StepResponse
+	nil,                           // 48: ledgermq.controller.v1.Addresses.ClientsEntry
 }
 var file_controller_proto_depIdxs = []int32{
 	3,  // 0: ledgermq.controller.v1.RegisterNodeRequest.levels:type_name -> ledgermq.controller.v1.Levels
-	33, // 1: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	44, // 2: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
+	37, // 1: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	48, // 2: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
 	0,  // 3: ledgermq.controller.v1.ReplicaReport.role:type_name -> ledgermq.controller.v1.Role
 	10, // 4: ledgermq.controller.v1.ReplicaReport.members:type_name -> ledgermq.controller.v1.MemberReport
 	17, // 5: ledgermq.controller.v1.ReplicaReport.terms:type_name -> ledgermq.controller.v1.TermStart
@@ -3802,59 +4022,65 @@ var file_controller_proto_depIdxs = []int32{
 	9,  // 7: ledgermq.controller.v1.HeartbeatRequest.replicas:type_name -> ledgermq.controller.v1.ReplicaReport
 	3,  // 8: ledgermq.controller.v1.HeartbeatRequest.levels:type_name -> ledgermq.controller.v1.Levels
 	13, // 9: ledgermq.controller.v1.HeartbeatResponse.replicas:type_name -> ledgermq.controller.v1.WantedReplica
-	33, // 10: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	37, // 10: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
 	14, // 11: ledgermq.controller.v1.WantedReplica.others:type_name -> ledgermq.controller.v1.GroupReplica
 	18, // 12: ledgermq.controller.v1.WantedReplica.unclean:type_name -> ledgermq.controller.v1.UncleanElection
 	17, // 13: ledgermq.controller.v1.UncleanElection.terms:type_name -> ledgermq.controller.v1.TermStart
-	23, // 14: ledgermq.controller.v1.ElectUncleanResponse.group:type_name -> ledgermq.controller.v1.Group
+	27, // 14: ledgermq.controller.v1.ElectUncleanResponse.group:type_name -> ledgermq.controller.v1.Group
 	1,  // 15: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
-	26, // 16: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
-	25, // 17: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
-	24, // 18: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
+	30, // 16: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
+	29, // 17: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
+	28, // 18: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
 	18, // 19: ledgermq.controller.v1.Group.uncleans:type_name -> ledgermq.controller.v1.UncleanElection
 	9,  // 20: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
-	23, // 21: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
+	27, // 21: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
 	8,  // 22: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
 	3,  // 23: ledgermq.controller.v1.Node.levels:type_name -> ledgermq.controller.v1.Levels
-	30, // 24: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
-	33, // 25: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
-	33, // 26: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
+	34, // 24: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
+	37, // 25: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
+	37, // 26: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
 	3,  // 27: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	40, // 28: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
+	44, // 28: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
 	3,  // 29: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	41, // 30: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
+	45, // 30: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
 	6,  // 31: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
 	11, // 32: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
 	15, // 33: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
-	22, // 34: ledgermq.controller.v1.Controller.SetMode:input_type -> ledgermq.controller.v1.SetModeRequest
-	21, // 35: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
-	16, // 36: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
-	4,  // 37: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
-	19, // 38: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
-	27, // 39: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
-	29, // 40: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
-	31, // 41: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
-	34, // 42: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
-	36, // 43: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
-	38, // 44: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
-	42, // 45: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
-	7,  // 46: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
-	12, // 47: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
-	23, // 48: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
-	23, // 49: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
-	23, // 50: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
-	23, // 51: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
-	5,  // 52: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
-	20, // 53: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
-	28, // 54: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
-	23, // 55: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
-	32, // 56: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
-	35, // 57: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
-	37, // 58: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
-	39, // 59: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
-	43, // 60: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
-	46, // [46:61] is the sub-list for method output_type
-	31, // [31:46] is the sub-list for method input_type
+	26, // 34: ledgermq.controller.v1.Controller.SetMode:input_type -> ledgermq.controller.v1.SetModeRequest
+	22, // 35: ledgermq.controller.v1.Controller.KeepLearner:input_type -> ledgermq.controller.v1.KeepLearnerRequest
+	23, // 36: ledgermq.controller.v1.Controller.Prefer:input_type -> ledgermq.controller.v1.PreferRequest
+	24, // 37: ledgermq.controller.v1.Controller.RemoveNode:input_type -> ledgermq.controller.v1.RemoveNodeRequest
+	21, // 38: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
+	16, // 39: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
+	4,  // 40: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
+	19, // 41: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
+	31, // 42: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
+	33, // 43: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
+	35, // 44: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
+	38, // 45: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
+	40, // 46: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
+	42, // 47: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
+	46, // 48: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
+	7,  // 49: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
+	12, // 50: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
+	27, // 51: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
+	27, // 52: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
+	27, // 53: ledgermq.controller.v1.Controller.KeepLearner:output_type -> ledgermq.controller.v1.Group
+	27, // 54: ledgermq.controller.v1.Controller.Prefer:output_type -> ledgermq.controller.v1.Group
+	25, // 55: ledgermq.controller.v1.Controller.RemoveNode:output_type -> ledgermq.controller.v1.RemoveNodeResponse
+	27, // 56: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
+	27, // 57: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
+	5,  // 58: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
+	20, // 59: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
+	32, // 60: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
+	27, // 61: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
+	36, // 62: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
+	39, // 63: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
+	41, // 64: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
+	43, // 65: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
+	47, // 66: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
+	49, // [49:67] is the sub-list for method output_type
+	31, // [31:49] is the sub-list for method input_type
 	31, // [31:31] is the sub-list for extension type_name
 	31, // [31:31] is the sub-list for extension extendee
 	0,  // [0:31] is the sub-list for field type_name
@@ -3871,7 +4097,7 @@ func file_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_controller_proto_rawDesc), len(file_controller_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   43,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

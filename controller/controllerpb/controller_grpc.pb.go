@@ -28,6 +28,9 @@ const (
 	Controller_Heartbeat_FullMethodName      = "/ledgermq.controller.v1.Controller/Heartbeat"
 	Controller_CreateGroup_FullMethodName    = "/ledgermq.controller.v1.Controller/CreateGroup"
 	Controller_SetMode_FullMethodName        = "/ledgermq.controller.v1.Controller/SetMode"
+	Controller_KeepLearner_FullMethodName    = "/ledgermq.controller.v1.Controller/KeepLearner"
+	Controller_Prefer_FullMethodName         = "/ledgermq.controller.v1.Controller/Prefer"
+	Controller_RemoveNode_FullMethodName     = "/ledgermq.controller.v1.Controller/RemoveNode"
 	Controller_ReplaceReplica_FullMethodName = "/ledgermq.controller.v1.Controller/ReplaceReplica"
 	Controller_Elect_FullMethodName          = "/ledgermq.controller.v1.Controller/Elect"
 	Controller_Upgrade_FullMethodName        = "/ledgermq.controller.v1.Controller/Upgrade"
@@ -59,6 +62,13 @@ type ControllerClient interface {
 	// Group.changing says what is still to be done. The same call again changes nothing more. NOT_FOUND, INVALID_ARGUMENT; ABORTED: the
 	// group needs a replica that was to be removed, as things are.
 	SetMode(ctx context.Context, in *SetModeRequest, opts ...grpc.CallOption) (*Group, error)
+	// KeepLearner keeps a replica a learner, asynchronous and never a voter by itself, or lets it vote again. It answers when that is
+	// durable. NOT_FOUND, INVALID_ARGUMENT.
+	KeepLearner(ctx context.Context, in *KeepLearnerRequest, opts ...grpc.CallOption) (*Group, error)
+	// Prefer names the node whose replica is to be master when several may be. It moves nothing. NOT_FOUND, INVALID_ARGUMENT.
+	Prefer(ctx context.Context, in *PreferRequest, opts ...grpc.CallOption) (*Group, error)
+	// RemoveNode forgets a node. NOT_FOUND; INVALID_ARGUMENT: it has replicas; ABORTED: it lives.
+	RemoveNode(ctx context.Context, in *RemoveNodeRequest, opts ...grpc.CallOption) (*RemoveNodeResponse, error)
 	// ReplaceReplica gives the place of a replica to a new, empty one, which learns from the others. One that lives, with the new one on
 	// another node, votes until that has caught up; another one is given up at once, its id for ever. It answers when that is durable.
 	// NOT_FOUND, INVALID_ARGUMENT: there is no such replica, or the group cannot do without it.
@@ -126,6 +136,36 @@ func (c *controllerClient) SetMode(ctx context.Context, in *SetModeRequest, opts
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Group)
 	err := c.cc.Invoke(ctx, Controller_SetMode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controllerClient) KeepLearner(ctx context.Context, in *KeepLearnerRequest, opts ...grpc.CallOption) (*Group, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Group)
+	err := c.cc.Invoke(ctx, Controller_KeepLearner_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controllerClient) Prefer(ctx context.Context, in *PreferRequest, opts ...grpc.CallOption) (*Group, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Group)
+	err := c.cc.Invoke(ctx, Controller_Prefer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controllerClient) RemoveNode(ctx context.Context, in *RemoveNodeRequest, opts ...grpc.CallOption) (*RemoveNodeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveNodeResponse)
+	err := c.cc.Invoke(ctx, Controller_RemoveNode_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -242,6 +282,13 @@ type ControllerServer interface {
 	// Group.changing says what is still to be done. The same call again changes nothing more. NOT_FOUND, INVALID_ARGUMENT; ABORTED: the
 	// group needs a replica that was to be removed, as things are.
 	SetMode(context.Context, *SetModeRequest) (*Group, error)
+	// KeepLearner keeps a replica a learner, asynchronous and never a voter by itself, or lets it vote again. It answers when that is
+	// durable. NOT_FOUND, INVALID_ARGUMENT.
+	KeepLearner(context.Context, *KeepLearnerRequest) (*Group, error)
+	// Prefer names the node whose replica is to be master when several may be. It moves nothing. NOT_FOUND, INVALID_ARGUMENT.
+	Prefer(context.Context, *PreferRequest) (*Group, error)
+	// RemoveNode forgets a node. NOT_FOUND; INVALID_ARGUMENT: it has replicas; ABORTED: it lives.
+	RemoveNode(context.Context, *RemoveNodeRequest) (*RemoveNodeResponse, error)
 	// ReplaceReplica gives the place of a replica to a new, empty one, which learns from the others. One that lives, with the new one on
 	// another node, votes until that has caught up; another one is given up at once, its id for ever. It answers when that is durable.
 	// NOT_FOUND, INVALID_ARGUMENT: there is no such replica, or the group cannot do without it.
@@ -286,6 +333,15 @@ func (UnimplementedControllerServer) CreateGroup(context.Context, *CreateGroupRe
 }
 func (UnimplementedControllerServer) SetMode(context.Context, *SetModeRequest) (*Group, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetMode not implemented")
+}
+func (UnimplementedControllerServer) KeepLearner(context.Context, *KeepLearnerRequest) (*Group, error) {
+	return nil, status.Error(codes.Unimplemented, "method KeepLearner not implemented")
+}
+func (UnimplementedControllerServer) Prefer(context.Context, *PreferRequest) (*Group, error) {
+	return nil, status.Error(codes.Unimplemented, "method Prefer not implemented")
+}
+func (UnimplementedControllerServer) RemoveNode(context.Context, *RemoveNodeRequest) (*RemoveNodeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveNode not implemented")
 }
 func (UnimplementedControllerServer) ReplaceReplica(context.Context, *ReplaceReplicaRequest) (*Group, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReplaceReplica not implemented")
@@ -403,6 +459,60 @@ func _Controller_SetMode_Handler(srv interface{}, ctx context.Context, dec func(
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ControllerServer).SetMode(ctx, req.(*SetModeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Controller_KeepLearner_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(KeepLearnerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).KeepLearner(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_KeepLearner_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).KeepLearner(ctx, req.(*KeepLearnerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Controller_Prefer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PreferRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).Prefer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_Prefer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).Prefer(ctx, req.(*PreferRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Controller_RemoveNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).RemoveNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_RemoveNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).RemoveNode(ctx, req.(*RemoveNodeRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -591,6 +701,18 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetMode",
 			Handler:    _Controller_SetMode_Handler,
+		},
+		{
+			MethodName: "KeepLearner",
+			Handler:    _Controller_KeepLearner_Handler,
+		},
+		{
+			MethodName: "Prefer",
+			Handler:    _Controller_Prefer_Handler,
+		},
+		{
+			MethodName: "RemoveNode",
+			Handler:    _Controller_RemoveNode_Handler,
 		},
 		{
 			MethodName: "ReplaceReplica",
