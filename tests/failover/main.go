@@ -85,6 +85,9 @@ const joinLimit = 20 * time.Millisecond
 
 const joining = "that slave votes again"
 
+// joinedWithin is how long before a cluster is called healthy its last voter joined, at most. Earlier a process was started.
+const joinedWithin = 2500 * time.Millisecond
+
 func (f fault) limit(mode string) time.Duration { return max(f.limits[anyMode], f.limits[mode]) }
 
 // column is a kind of client with so many groups.
@@ -344,7 +347,8 @@ func (m *measurement) round(f fault) error {
 	}
 	if f.joins {
 		cell := m.cell(joining, joinLimit)
-		cell.gaps = append(cell.gaps, m.l.longest(after, m.l.now()))
+		now := m.l.now()
+		cell.gaps = append(cell.gaps, m.l.longest(now-joinedWithin, now))
 	}
 	return nil
 }
