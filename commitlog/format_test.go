@@ -188,6 +188,21 @@ func TestVersions(t *testing.T) {
 	if _, err := Open(o); !errors.As(err, &id) || id.Field != "version" || id.Have != "9" {
 		t.Fatalf("meta of version 9: %v", err)
 	}
+	// A segment and a frame of a later version.
+	g := makeGolden(t)
+	h := g.header.encode()
+	h[4] = 9
+	be.PutUint32(h[68:], crcOf(h[:68]))
+	if _, err := decodeSegmentHeader(h); !errors.As(err, &id) || id.Field != "version" || id.Have != "9" {
+		t.Errorf("segment of version 9: %v", err)
+	}
+	f := bytes.Clone(g.frame)
+	f[4] = 9
+	be.PutUint32(f[60:], checksum(f))
+	var damage *CorruptionError
+	if _, err := ParseFrame(f, startChain(testCluster, testGroup)); !errors.As(err, &damage) || !strings.Contains(err.Error(), "version 9") {
+		t.Errorf("frame of version 9: %v", err)
+	}
 }
 
 func FuzzFrame(f *testing.F) {

@@ -137,6 +137,50 @@ func TestUnknownCommands(t *testing.T) {
 	}
 }
 
+// What another version wrote or says is told by its version, and not taken.
+func TestUnknownVersions(t *testing.T) {
+	t.Parallel()
+	says := func(what string, err error, want string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", what, err, want)
+		}
+	}
+	b := encodeSnapshot(goldenState(t))
+	b[7] = 2
+	_, err := decodeSnapshot(b)
+	says("a snapshot", err, "version 2, this program reads version 1")
+
+	dir, _ := madeStore(t)
+	st, _, err := openStore(dir, nil)
+	must(t, err)
+	must(t, st.db.Update(func(tx *bbolt.Tx) error {
+		return putJSON(tx, bucketMember, keyFormat, formatEntry{"ledgermq controller", 2})
+	}))
+	must(t, st.close())
+	_, err = reopen(dir)
+	says("a file", err, "damaged at member/format: version 2: this program reads version 1")
+
+	near, far := net.Pipe()
+	defer near.Close()
+	must(t, near.SetDeadline(time.Now().Add(10*time.Second)))
+	served := make(chan error, 1)
+	go func() {
+		defer far.Close()
+		served <- (&secretCredentials{}).serverHandshake(far)
+	}()
+	hello := append([]byte(handshakeMagic), handshakeVersion+1, 0)
+	if _, err := near.Write(append(hello, make([]byte, 32)...)); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(near)
+	if err != nil || len(answer) != 6 || answer[5] != statusProtocol {
+		t.Errorf("a handshake of version %d is answered %x, %v", handshakeVersion+1, answer, err)
+	}
+	says("the server of that handshake", <-served, "another version")
+	says("the client of that handshake", statusError(answer[5]), "another version")
+}
+
 func FuzzCommand(f *testing.F) {
 	for _, g := range goldenCommands() {
 		f.Add(encodeCommand(goldenRequest, g.c))

@@ -1,8 +1,10 @@
 package state
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"math/rand/v2"
 	"path/filepath"
@@ -126,6 +128,22 @@ func TestEveryBit(t *testing.T) {
 		if _, _, err := ParseSnapshot(b[:i]); err == nil {
 			t.Fatalf("the first %d bytes are a snapshot", i)
 		}
+	}
+}
+
+// TestOtherSnapshotVersion holds that a snapshot of another version is told by it, and not used.
+func TestOtherSnapshotVersion(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	write(t, fs, 7, withTopic(t, 3))
+	b, err := vfs.ReadFile(fs, snapshotName(snapshotDir, 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[5] = 2
+	binary.BigEndian.PutUint32(b[124:], crc32.Checksum(b[:124], castagnoli))
+	if _, _, err := ParseSnapshot(b); err == nil || !strings.Contains(err.Error(), "version 2, this program knows 1") {
+		t.Errorf("a snapshot of version 2: %v", err)
 	}
 }
 

@@ -129,3 +129,41 @@ func checkGoldenBytesHavePages(tr *tree, r *report) {
 		}
 	}
 }
+
+// TestVersionsPage: each row of the table of formats in docs/versions.md names a test that is there.
+func TestVersionsPage(t *testing.T) { holds(t, checkVersionsPage) }
+
+var versionsTest = regexp.MustCompile("\\| `([A-Za-z]+)` in `([a-z/]+)` \\|$")
+
+func checkVersionsPage(tr *tree, r *report) {
+	inTable := false
+	rows := 0
+	for i, line := range strings.Split(tr.text("docs/versions.md"), "\n") {
+		switch {
+		case strings.HasSuffix(line, "| test |"):
+			inTable = true
+			continue
+		case !inTable || strings.HasPrefix(line, "|---"):
+			continue
+		case !strings.HasPrefix(line, "|"):
+			inTable = false
+			continue
+		}
+		rows++
+		named := versionsTest.FindStringSubmatch(line)
+		if named == nil {
+			r.bad("docs/versions.md:%d names no test: end the row with `TestX` in `folder`, where a program meets a version that it does not know", i+1)
+			continue
+		}
+		found := false
+		for _, name := range tr.glob(named[2] + "/*_test.go") {
+			found = found || strings.Contains(tr.text(name), "\nfunc "+named[1]+"(")
+		}
+		if !found {
+			r.bad("docs/versions.md:%d names %s in %s, which is not there", i+1, named[1], named[2])
+		}
+	}
+	if rows == 0 {
+		r.bad("docs/versions.md has no table of formats")
+	}
+}
