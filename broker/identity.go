@@ -1,11 +1,16 @@
 package broker
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/internal/ids"
@@ -20,7 +25,11 @@ type nodeFile struct {
 	CheckCode string            `json:"checkCode"`
 	Cluster   string            `json:"cluster,omitempty"`
 	Peers     map[string]string `json:"peers,omitempty"` // node id to replication address
-	Level     controller.Level  `json:"level,omitempty"` // the cluster's feature level, when it is above 1
+	// Controllers are the addresses that the leading controller told last.
+	Controllers []string `json:"controllers,omitempty"`
+	// FormerControllers are those that it told before, the newest ones: a list that has one of them is only old.
+	FormerControllers []string         `json:"formerControllers,omitempty"`
+	Level             controller.Level `json:"level,omitempty"` // the cluster's feature level, when it is above 1
 }
 
 // Version 2 of node.json has the cluster's feature level, which is above 1: programs that know of no levels refuse the folder.
@@ -61,6 +70,68 @@ func loadNodeFile(fs vfs.FS, dir string, id ids.NodeID) (nodeFile, error) {
 		return f, fmt.Errorf("%s: check code: %w", name, err)
 	}
 	return f, nil
+}
+
+// controllers are the addresses at which the node looks for controllers: those given, and those that it was told. A list that has none
+// of those that it was told is another cluster's.
+func (f nodeFile) controllers(given []string) ([]string, error) {
+	if len(f.Controllers) == 0 {
+		return given, nil
+	}
+	known := slices.Concat(f.Controllers, f.FormerControllers)
+	common := slices.ContainsFunc(given, func(a string) bool { return slices.Contains(known, a) })
+	if !common { // names and addresses may be mixed
+		told := resolved(known)
+		common = slices.ContainsFunc(resolved(given), func(a string) bool { return slices.Contains(told, a) })
+	}
+	if !common {
+		return nil, fmt.Errorf("the list of controllers, %s, has none of those that this node knows, %s: correct it, or, when all of them have moved, take \"controllers\" out of node.json",
+			strings.Join(given, ", "), strings.Join(f.Controllers, ", "))
+	}
+	all := slices.Clone(given)
+	for _, a := range f.Controllers {
+		if !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	return all, nil
+}
+
+// tell takes over who the controllers are now, and tells whether that is new.
+func (f *nodeFile) tell(now []string) bool {
+	if slices.Equal(now, f.Controllers) {
+		return false
+	}
+	former := slices.DeleteFunc(slices.Clone(f.FormerControllers), func(a string) bool { return slices.Contains(now, a) })
+	for _, a := range f.Controllers {
+		if !slices.Contains(now, a) && !slices.Contains(former, a) {
+			former = append(former, a)
+		}
+	}
+	f.Controllers, f.FormerControllers = slices.Clone(now), former[max(0, len(former)-maxFormer):]
+	return true
+}
+
+const maxFormer = 32
+
+// resolved returns the addresses that names stand for now. One that cannot be looked up stands for itself.
+func resolved(list []string) (out []string) {
+	for _, a := range list {
+		host, port, err := net.SplitHostPort(a)
+		if err != nil {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		hosts, err := net.DefaultResolver.LookupHost(ctx, host)
+		cancel()
+		if err != nil {
+			hosts = []string{host}
+		}
+		for _, h := range hosts {
+			out = append(out, net.JoinHostPort(h, port))
+		}
+	}
+	return out
 }
 
 func (f nodeFile) save(fs vfs.FS, dir string) error {

@@ -1,47 +1,36 @@
 package broker
 
 import (
-	"errors"
-	"fmt"
+	"slices"
 	"strings"
 	"testing"
-
-	"github.com/ledgermq/ledgermq/controller"
-	"github.com/ledgermq/ledgermq/internal/vfs"
 )
 
-// A node's folder names the cluster's feature level once it is above 1, in a form that programs without levels refuse; a level that
-// this program does not understand is refused by name.
-func TestNodeFileLevel(t *testing.T) {
+// A list of controllers is good when it has one that the node was ever told of, under whatever name.
+func TestControllersOfANode(t *testing.T) {
 	t.Parallel()
-	fs := vfs.NewMem()
-	if err := vfs.MkdirDurable(fs, "d"); err != nil {
-		t.Fatal(err)
-	}
-	f, err := loadNodeFile(fs, "d", "n1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for level, want := range map[controller.Level]string{0: `"version": 1,`, 1: `"version": 1,`, 2: `"version": 2,`} {
-		f.Level = level
-		if err := f.save(fs, "d"); err != nil {
-			t.Fatal(err)
-		}
-		text, err := vfs.ReadFile(fs, "d/node.json")
-		if err != nil || !strings.Contains(string(text), want) {
-			t.Errorf("level %d: %v\n%s", level, err, text)
-		}
-		if again, err := loadNodeFile(fs, "d", "n1"); err != nil || again.Level != level {
-			t.Errorf("level %d reads as %d, %v", level, again.Level, err)
+	var f nodeFile
+	want := func(given, all string) {
+		t.Helper()
+		got, err := f.controllers(strings.Fields(given))
+		if all == "" && (err == nil || !strings.Contains(err.Error(), "has none of those that this node knows")) || all != "" && (err != nil || strings.Join(got, " ") != all) {
+			t.Errorf("given %s: %v %v, want %q", given, got, err, all)
 		}
 	}
-	f.Level = controller.NewestLevel + 1
-	if err := f.save(fs, "d"); err != nil {
-		t.Fatal(err)
+	want("127.0.0.1:1", "127.0.0.1:1")
+	if !f.tell([]string{"127.0.0.1:1"}) || f.tell([]string{"127.0.0.1:1"}) {
+		t.Error("news are told wrong")
 	}
-	want := fmt.Sprintf("this cluster's feature level is %d, this program understands %v: use a newer program", f.Level, controller.OwnLevels())
-	var level *controller.LevelError
-	if _, err := loadNodeFile(fs, "d", "n1"); !errors.As(err, &level) || !strings.Contains(err.Error(), want) {
-		t.Errorf("a newer level: %v", err)
+	want("localhost:1", "localhost:1 127.0.0.1:1")
+	want("127.0.0.1:9", "")
+	want("no.such.host.invalid:1", "")
+	f.tell([]string{"127.0.0.1:2", "127.0.0.1:3"})
+	want("127.0.0.1:1", "127.0.0.1:1 127.0.0.1:2 127.0.0.1:3") // only old
+	want("127.0.0.1:4", "")
+	for i := range 3 * maxFormer {
+		f.tell([]string{"h:" + strings.Repeat("1", i+1)})
+	}
+	if len(f.FormerControllers) != maxFormer || slices.Contains(f.FormerControllers, f.Controllers[0]) {
+		t.Errorf("%d former controllers", len(f.FormerControllers))
 	}
 }

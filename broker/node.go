@@ -103,7 +103,10 @@ func OpenNode(o NodeOptions) (*Node, error) {
 		n.registrars = append(n.registrars, &registrar{n: n, addr: addr})
 	}
 	if n.file, err = loadNodeFile(o.FS, o.Dir, o.ID); err == nil {
-		n.ctl, err = controller.Dial(o.Controllers, o.Secret, controller.WithCallTimeout(callTimeout))
+		var addrs []string
+		if addrs, err = n.file.controllers(o.Controllers); err == nil {
+			n.ctl, err = controller.Dial(addrs, o.Secret, controller.WithCallTimeout(callTimeout))
+		}
 	}
 	if err == nil {
 		err = n.sweepUnfinished()

@@ -115,6 +115,7 @@ func (n *Node) controllerTurn(registered *bool) error {
 	if err := n.learnLevel(controller.Level(resp.Level)); err != nil {
 		return err
 	}
+	n.learnControllers()
 	n.reconcile(resp)
 	n.beats.Add(1)
 	return nil
@@ -222,6 +223,23 @@ func (n *Node) learnPeers(peers map[string]string) {
 	}
 	if err := file.save(n.o.FS, n.o.Dir); err != nil {
 		n.log.Error().Err(err).Msg("cannot keep the addresses of the other nodes")
+	}
+}
+
+// learnControllers keeps who the controllers are for the next start.
+func (n *Node) learnControllers() {
+	now := n.ctl.Addresses()
+	n.mu.Lock()
+	changed := n.file.tell(now)
+	file := n.file
+	n.mu.Unlock()
+	if !changed {
+		return
+	}
+	n.log.Info().Strs("controllers", now).Msg("the controllers of this cluster")
+	n.kickRegistrars() // tools ask the name servers where the controllers are
+	if err := file.save(n.o.FS, n.o.Dir); err != nil {
+		n.log.Error().Err(err).Msg("cannot keep the addresses of the controllers")
 	}
 }
 

@@ -596,8 +596,17 @@ func (c *calls) Upgrade(ctx context.Context, _ *pb.UpgradeRequest) (*pb.UpgradeR
 func (s *Server) members() []*pb.Member {
 	var out []*pb.Member
 	leader := s.view.Load().leaderID
-	for _, id := range sortedKeys(s.o.Peers) {
-		out = append(out, &pb.Member{Id: id, Address: s.o.Peers[id], Leader: id == leader})
+	known := s.membership.Load()
+	if known == nil {
+		for _, id := range sortedKeys(s.o.Peers) {
+			out = append(out, &pb.Member{Id: id, Address: s.o.Peers[id]})
+		}
+		return out
+	}
+	for _, i := range known.Members {
+		if !i.Learner {
+			out = append(out, &pb.Member{Id: i.ID, Address: s.address(i.ID), Leader: i.ID == leader})
+		}
 	}
 	return out
 }
@@ -606,7 +615,7 @@ func (c *calls) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, 
 	s := c.s
 	v := s.view.Load()
 	resp := &pb.StatusResponse{
-		Id: s.identity.ID, LeaderId: v.leaderID, LeaderAddress: s.o.Peers[v.leaderID], Term: v.term, Failure: v.failure,
+		Id: s.identity.ID, LeaderId: v.leaderID, LeaderAddress: s.address(v.leaderID), Term: v.term, Failure: v.failure,
 		Members: s.members(), FirstIndex: v.first, Levels: s.o.levels.Wire(),
 	}
 	m := s.member.Load()
@@ -644,8 +653,11 @@ func (c *peerCalls) Step(ctx context.Context, req *pb.StepRequest) (*pb.StepResp
 	if v := s.view.Load(); m == nil || v.failure != "" {
 		return nil, status.Error(codes.Unavailable, "this controller takes no part")
 	}
-	if string(req.GetToken()) != string(m.Token[:]) || req.GetTo() != s.identity.RaftID || m.name(req.GetFrom()) == "" {
+	if string(req.GetToken()) != string(m.Token[:]) || req.GetTo() != s.identity.RaftID {
 		return nil, refuse(ErrNodeConflict, "controller %s is not the one that this message is for: one of the two has another data folder than before", s.identity.ID)
+	}
+	if s.wasRemoved(req.GetFrom()) {
+		return &pb.StepResponse{Removed: true}, nil
 	}
 	err := s.post(ctx, func(lp *loop) { lp.step(req) })
 	return &pb.StepResponse{}, err

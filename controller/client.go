@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -40,6 +41,7 @@ type Client struct {
 	mu      sync.Mutex
 	targets []*target // those given first, then those learned
 	given   int       // how many of targets were given
+	members []string  // addresses of the controllers, as one that leads told them last
 	next    int       // index of the target to try first
 	closed  bool
 }
@@ -136,10 +138,13 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
-// Addresses returns the addresses given and learned.
+// Addresses returns the addresses of the controllers, as the leading one told them last; before that those that were given.
 func (c *Client) Addresses() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if len(c.members) > 0 {
+		return slices.Clone(c.members)
+	}
 	var out []string
 	for _, t := range c.targets {
 		out = append(out, t.addr)
@@ -147,17 +152,31 @@ func (c *Client) Addresses() []string {
 	return out
 }
 
-// learn adds the controllers that an answer names to those that are tried. What was given is never dropped.
+// learn makes the controllers that an answer names those that are tried. What was given is never dropped: when all that was learned
+// is gone, it is what is left.
 func (c *Client) learn(members []*pb.Member) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, m := range members {
-		if c.closed || len(c.targets) >= c.given+maxLearned {
-			return
+	if c.closed || len(members) == 0 {
+		return
+	}
+	c.members = c.members[:0]
+	for _, m := range members[:min(len(members), maxLearned)] {
+		if _, _, err := net.SplitHostPort(m.GetAddress()); err != nil {
+			continue
 		}
-		if _, _, err := net.SplitHostPort(m.GetAddress()); err == nil {
-			c.target(m.GetAddress())
+		if _, err := c.target(m.GetAddress()); err == nil {
+			c.members = append(c.members, m.GetAddress())
 		}
+	}
+	for i := len(c.targets) - 1; i >= c.given; i-- {
+		if t := c.targets[i]; !slices.Contains(c.members, t.addr) {
+			_ = t.conn.Close() // a call under way on it fails, and is tried elsewhere
+			c.targets = slices.Delete(c.targets, i, i+1)
+		}
+	}
+	if c.next >= len(c.targets) {
+		c.next = 0
 	}
 }
 
@@ -467,6 +486,20 @@ func (c *Client) Upgrade(ctx context.Context) (before, now Level, err error) {
 	return Level(resp.GetBefore()), Level(resp.GetLevel()), err
 }
 
+// ChangeControllers adds and removes controllers; see `ledgermq admin controller`. It goes on until it is done, refused, or ctx ends.
+func (c *Client) ChangeControllers(ctx context.Context, req *pb.ChangeControllersRequest) (*pb.MembersResponse, error) {
+	for {
+		resp, err := ask(ctx, c, pb.ControllerClient.ChangeControllers, req)
+		if !errors.Is(err, ErrNotNow) || !strings.HasPrefix(err.Error(), underWay) {
+			c.learn(resp.GetMembers())
+			return resp, err
+		}
+		if ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
 // ElectUnclean says what it would cost to let a replica go on alone that may lack what was answered OK: with epoch 0. With the epoch
 // of that answer it does it, and returns when that is durable. Errors: ErrNotFound, ErrInvalid, ErrNotNow, ErrStale.
 func (c *Client) ElectUnclean(ctx context.Context, req *pb.ElectUncleanRequest) (*pb.ElectUncleanResponse, error) {
@@ -537,7 +570,12 @@ type MemberStatus struct {
 // Status asks every known controller about itself, all at once, in the order of Addresses. It needs no leader.
 func (c *Client) Status(ctx context.Context) ([]MemberStatus, error) {
 	c.mu.Lock()
-	targets := append([]*target(nil), c.targets...)
+	var targets []*target
+	for _, t := range c.targets {
+		if len(c.members) == 0 || slices.Contains(c.members, t.addr) {
+			targets = append(targets, t)
+		}
+	}
 	closed := c.closed
 	c.mu.Unlock()
 	if closed {

@@ -68,7 +68,7 @@ func (a addresses) proto() *pb.Addresses {
 // wanted is the answer to a heartbeat.
 func (s *Server) wanted(node ids.NodeID) *pb.HeartbeatResponse {
 	v := s.view.Load()
-	resp := &pb.HeartbeatResponse{LeaderId: v.leaderID, LeaderAddress: s.o.Peers[v.leaderID], Controllers: s.members()}
+	resp := &pb.HeartbeatResponse{LeaderId: v.leaderID, LeaderAddress: s.address(v.leaderID), Controllers: s.members()}
 	now := s.o.Clock()
 	s.readState(func(st *State) {
 		resp.ClusterId = append([]byte(nil), st.cluster.Cluster[:]...)

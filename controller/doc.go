@@ -1,7 +1,7 @@
 // Package controller keeps what a LedgerMQ cluster wants: which nodes there are, which broker groups, who belongs to each
 // (epoch records), and who is master of each. Raft inside a group decides what is safe; the controller decides what is wanted.
 //
-//	node, name server, tool              controller member (1 or 3 of them)
+//	node, name server, tool              controller member (1, 3 or 5)
 //	┌────────────┐  gRPC, secret proven  ┌───────────────────────────────────────────────────┐
 //	│   Client   │──────────────────────▶│ Server (server.go, calls.go): gRPC, soft state     │
 //	└────────────┘                       │   │ propose            ▲ applied                   │
@@ -21,7 +21,8 @@
 //  4. State and applied index change in one transaction of one file; equal positions mean equal state hashes on all members.
 //  5. A known master never goes back to one of a lower term.
 //  6. A node id belongs to one check code until an operator removes the node, and at one time to one process.
-//  7. A member whose data folder was lost is another member: it takes no part under the old identity.
+//  7. A member whose data folder was lost is another member: it takes no part under the old identity. Members come and go by joint
+//     changes in their own log (members.go); whoever is added votes only once it has caught up.
 //  8. Every majority of an epoch's voters meets every majority of each set of voters since the last active epoch: whoever they elect
 //     has all that was committed. Where the command is applied this is checked, so a decision from an old view costs time, never
 //     a message.

@@ -244,9 +244,9 @@ func mustJSON(v any) []byte {
 func madeStore(t *testing.T) (dir, name string) {
 	t.Helper()
 	dir = t.TempDir()
-	st, l, err := openStore(dir, func() (identity, error) { return identity{"c1", 7}, nil })
+	st, l, err := openStore(dir, func() (identity, error) { return identity{ID: "c1", RaftID: 7}, nil })
 	must(t, err)
-	must(t, st.adopt(&membership{Token: hexOf(1), Members: []identity{{"c1", 7}}}))
+	must(t, st.adopt(&membership{Token: hexOf(1), Members: []identity{{ID: "c1", RaftID: 7}}}))
 	must(t, st.db.View(l.read))
 	o := Options{ElectionTicks: 10, CompactEvery: 100}
 	m, err := newMember(st, l, &o)
@@ -333,9 +333,9 @@ func TestCrashWhileMaking(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, storeFile+".new"), []byte("half"), 0o600))
-	st, l, err := openStore(dir, func() (identity, error) { return identity{"c1", 9}, nil })
+	st, l, err := openStore(dir, func() (identity, error) { return identity{ID: "c1", RaftID: 9}, nil })
 	must(t, err)
-	if l.identity != (identity{"c1", 9}) || l.membership != nil {
+	if l.identity != (identity{ID: "c1", RaftID: 9}) || l.membership != nil {
 		t.Errorf("loaded %+v", l)
 	}
 	must(t, st.close())

@@ -22,6 +22,7 @@ import (
 // member adopts one, and Raft messages carry its token.
 type founding struct {
 	self   identity
+	o      *Options
 	newest Level    // that this program understands
 	peers  []string // all ids, sorted
 	others map[string]string
@@ -32,7 +33,7 @@ type founding struct {
 
 // run asks until there is a membership that this member may adopt. It returns *FolderError when it may not, for ever.
 func (f *founding) run(ctx context.Context) (*membership, error) {
-	if len(f.peers) == 1 {
+	if len(f.peers) == 1 && !f.o.Join {
 		return f.decide([]identity{f.self}, f.newest), nil
 	}
 	ticker := time.NewTicker(f.every)
@@ -60,6 +61,7 @@ func (f *founding) once(ctx context.Context) (m *membership, missing string, err
 	found := []identity{f.self}
 	level := f.newest
 	var silent []string
+	waits := "a controller of the cluster that answers"
 	for _, id := range f.peers {
 		address, other := f.others[id]
 		if !other {
@@ -79,11 +81,18 @@ func (f *founding) once(ctx context.Context) (m *membership, missing string, err
 			continue
 		}
 		if resp.GetMembership() != nil {
-			m, err := f.judge(membershipOf(resp.GetMembership()))
-			return m, "", err
+			m := membershipOf(resp.GetMembership())
+			if f.o.Join && m.name(f.self.RaftID) == "" {
+				waits = "an operator: `ledgermq admin controller add " + f.self.ID + "=" + f.o.Peers[f.self.ID] + "`"
+				continue // another one may know better
+			}
+			return m, "", m.fits(f.self, f.o)
 		}
-		found = append(found, identity{resp.GetId(), resp.GetRaftId()})
+		found = append(found, identity{ID: resp.GetId(), RaftID: resp.GetRaftId()})
 		level = min(level, LevelsOf(resp.GetLevels()).Newest)
+	}
+	if f.o.Join {
+		return nil, waits, nil
 	}
 	if len(silent) > 0 {
 		return nil, strings.Join(silent, ", "), nil
@@ -100,53 +109,53 @@ func (f *founding) decide(members []identity, level Level) *membership {
 	return &membership{Token: hexID(ids.NewUUID(nil)), Members: members, Level: level.orNone()}
 }
 
-// judge tells whether this member is one of m.
-func (f *founding) judge(m *membership) (*membership, error) {
-	if err := m.fits(f.self, f.peers); err != nil {
-		return nil, err
-	}
-	return m, nil
-}
-
-// fits returns an error when m does not have self, or has other ids than peers.
-func (m *membership) fits(self identity, peers []string) error {
+// fits returns an error when m does not have self, or when the list that was given disagrees with it. While the members are those of the
+// founding that list tells their addresses, so it has the same ids. Later they are kept with the members, and the list need only have one
+// of the others.
+func (m *membership) fits(self identity, o *Options) error {
+	peers := sortedKeys(o.Peers)
 	var names []string
-	known := false
+	known, common := false, len(m.Members) == 1
 	for _, i := range m.Members {
 		names = append(names, i.ID)
-		if i.ID == self.ID {
+		switch {
+		case i.RaftID == self.RaftID:
 			known = true
-			if i.RaftID != self.RaftID {
-				return fmt.Errorf("the cluster knows controller %s under another identity, so this data folder is a new or another one: "+
-					"bring the old folder back; a member that lost it cannot be replaced in this version, the others go on without it", self.ID)
-			}
+		case o.Peers[i.ID] != "" || slices.Contains(mapValues(o.Peers), i.Address):
+			common = true
 		}
 	}
 	slices.Sort(names)
-	if !known {
-		return fmt.Errorf("the cluster was founded by the controllers %s, %s is not one of them: members cannot be added in this version",
-			strings.Join(names, ", "), self.ID)
-	}
-	if !slices.Equal(names, peers) {
-		return fmt.Errorf("the cluster was founded by the controllers %s, the list given has %s: give the same ids; only addresses may change",
-			strings.Join(names, ", "), strings.Join(peers, ", "))
+	all := strings.Join(names, ", ")
+	switch {
+	case !known && slices.Contains(names, self.ID):
+		return fmt.Errorf("the cluster knows controller %s under another identity, so this data folder is a new or another one: bring the old folder back, or start this one, "+
+			"empty, with --join and run `ledgermq admin controller replace %s --with %s=%s`", self.ID, self.ID, self.ID, o.Peers[self.ID])
+	case !known && !m.Changed:
+		return fmt.Errorf("the cluster was founded by the controllers %s, %s is not one of them: start it, empty, with --join and run `ledgermq admin controller add`", all, self.ID)
+	case !known:
+		return fmt.Errorf("the cluster's controllers are %s, %s is not one of them: it was removed; start it, empty, with --join and run `ledgermq admin controller add`", all, self.ID)
+	case !m.Changed && !slices.Equal(names, peers):
+		return fmt.Errorf("the cluster was founded by the controllers %s, the list given has %s: give the same ids; only addresses may change", all, strings.Join(peers, ", "))
+	case m.Changed && !common && len(peers) > 1:
+		return fmt.Errorf("the cluster's controllers are %s, the list given has %s, and none of the others: this is the list of another cluster, or a very old one", all, strings.Join(peers, ", "))
 	}
 	return nil
 }
 
 func membershipOf(p *pb.Membership) *membership {
-	m := &membership{Level: Level(p.GetLevel()).orNone()}
+	m := &membership{Level: Level(p.GetLevel()).orNone(), Changed: p.GetChanged()}
 	copy(m.Token[:], p.GetToken())
 	for _, i := range p.GetMembers() {
-		m.Members = append(m.Members, identity{i.GetId(), i.GetRaftId()})
+		m.Members = append(m.Members, identity{i.GetId(), i.GetRaftId(), i.GetAddress(), i.GetLearner()})
 	}
 	return m
 }
 
 func (m *membership) proto() *pb.Membership {
-	p := &pb.Membership{Token: m.Token[:], Level: uint32(m.Level)}
+	p := &pb.Membership{Token: m.Token[:], Level: uint32(m.Level), Changed: m.Changed}
 	for _, i := range m.Members {
-		p.Members = append(p.Members, &pb.MemberIdentity{Id: i.ID, RaftId: i.RaftID})
+		p.Members = append(p.Members, &pb.MemberIdentity{Id: i.ID, RaftId: i.RaftID, Address: i.Address, Learner: i.Learner})
 	}
 	return p
 }

@@ -18,6 +18,7 @@ type link struct {
 	queue   chan outMessage
 	server  *Server
 	up      bool // last call succeeded
+	stop    context.CancelFunc
 }
 
 const (
@@ -86,8 +87,12 @@ func (l *link) deliver(ctx context.Context, client pb.PeerClient, batch []outMes
 		}
 	}
 	callCtx, cancel := context.WithTimeout(ctx, timeout)
-	_, err := client.Step(callCtx, req)
+	resp, err := client.Step(callCtx, req)
 	cancel()
+	if resp.GetRemoved() {
+		s.post(ctx, func(lp *loop) { lp.member.fail(errRemoved) })
+		return
+	}
 	if ctx.Err() != nil {
 		return
 	}

@@ -83,6 +83,9 @@ func (lp *loop) once() bool {
 		}
 		return false
 	}
+	if fx.members {
+		lp.followMembers()
+	}
 	for _, msg := range fx.messages {
 		l := lp.links[msg.to]
 		if l == nil || !l.send(msg) {

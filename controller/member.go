@@ -23,7 +23,7 @@ import (
 //
 //	tick, step, propose, readIndex ──▶ raft ──▶ advance: one transaction {vote, entries, state, applied} ──▶ effects
 //
-// The set of members is fixed when the cluster is founded, so the log holds commands only.
+// The log holds commands, and changes of the members (members.go).
 //
 // Invariants:
 //  1. what a message says (a vote, an acknowledgement) is in the file before effects hand the message out;
@@ -31,7 +31,7 @@ import (
 //  3. after a failed write or a state that cannot be, the member is failed: it takes no event and sends nothing any more.
 type member struct {
 	raftID  uint64
-	voters  []uint64
+	conf    *raftpb.ConfState // whom raft counts, as of applied
 	node    *raft.RawNode
 	log     *memberLog
 	store   *store
@@ -62,6 +62,7 @@ type effects struct {
 	messages []outMessage
 	results  []result         // of commands applied now
 	reads    []raft.ReadState // answers to readIndex: confirmed once applied reaches the index
+	members  bool             // the members changed
 	soft     *raft.SoftState  // not nil: leader or role changed
 }
 
@@ -96,17 +97,21 @@ func newMember(st *store, l *loaded, o *Options) (*member, error) {
 		applied: l.applied,
 		log:     &memberLog{MemoryStorage: raft.NewMemoryStorage()},
 	}
-	for _, v := range l.membership.Members {
-		m.voters = append(m.voters, v.RaftID)
+	if m.conf = l.conf; m.conf == nil {
+		m.conf = &raftpb.ConfState{}
+		for _, v := range l.membership.Members {
+			if l.compacted.Index > 0 { // else it was added, and its first snapshot tells
+				m.conf.Voters = append(m.conf.Voters, v.RaftID)
+			}
+		}
+		slices.Sort(m.conf.Voters)
 	}
-	slices.Sort(m.voters)
 	m.log.snapshot = m.makeSnapshot
-	start := &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{
-		ConfState: &raftpb.ConfState{Voters: m.voters},
-		Index:     &l.compacted.Index,
-		Term:      &l.compacted.Term,
-	}}
-	if err := errors.Join(m.log.ApplySnapshot(start), m.log.SetHardState(l.hard), m.log.Append(l.log)); err != nil {
+	var err error
+	if l.compacted.Index > 0 {
+		err = m.log.ApplySnapshot(&raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{ConfState: m.conf, Index: &l.compacted.Index, Term: &l.compacted.Term}})
+	}
+	if err := errors.Join(err, m.log.SetHardState(l.hard), m.log.Append(l.log)); err != nil {
 		return nil, fmt.Errorf("controller: loading the log: %w", err)
 	}
 	node, err := raft.NewRawNode(&raft.Config{
@@ -121,6 +126,7 @@ func newMember(st *store, l *loaded, o *Options) (*member, error) {
 		MaxInflightMsgs:           64,
 		CheckQuorum:               true,
 		PreVote:                   true,
+		StepDownOnRemoval:         true,
 		ReadOnlyOption:            raft.ReadOnlySafe,
 		DisableProposalForwarding: true,
 		Logger:                    raftlog.RaftLogger(o.Logger),
@@ -129,7 +135,7 @@ func newMember(st *store, l *loaded, o *Options) (*member, error) {
 		return nil, fmt.Errorf("controller: %w", err)
 	}
 	m.node = node
-	if len(m.voters) == 1 {
+	if isAlone(m.conf, m.raftID) {
 		return m, node.Campaign() // nobody else could lead: no need to wait for the timeout
 	}
 	return m, nil
@@ -140,7 +146,7 @@ func (m *member) makeSnapshot() (*raftpb.Snapshot, error) {
 	return &raftpb.Snapshot{
 		Data: encodeSnapshot(m.state),
 		Metadata: &raftpb.SnapshotMetadata{
-			ConfState: &raftpb.ConfState{Voters: m.voters},
+			ConfState: m.conf,
 			Index:     &m.applied.Index,
 			Term:      &m.applied.Term,
 		},
@@ -178,7 +184,7 @@ func (m *member) step(from uint64, data []byte) error {
 	if err := proto.Unmarshal(data, msg); err != nil {
 		return fmt.Errorf("controller: a Raft message that cannot be read: %w", err)
 	}
-	if msg.GetFrom() != from || msg.GetTo() != m.raftID || !slices.Contains(m.voters, from) || from == m.raftID {
+	if msg.GetFrom() != from || msg.GetTo() != m.raftID || from == m.raftID {
 		return fmt.Errorf("controller: a Raft message from %x to %x came from %x", msg.GetFrom(), msg.GetTo(), from)
 	}
 	switch msg.GetType() {
@@ -192,8 +198,8 @@ func (m *member) step(from uint64, data []byte) error {
 		}
 	case raftpb.MsgSnap:
 		meta := msg.GetSnapshot().GetMetadata()
-		if !slices.Equal(slices.Sorted(slices.Values(meta.GetConfState().GetVoters())), m.voters) {
-			return errors.New("controller: a snapshot of other members was refused")
+		if !confHas(meta.GetConfState(), m.raftID) {
+			return errors.New("controller: a snapshot of members without this one was refused")
 		}
 		if _, err := decodeSnapshot(msg.GetSnapshot().GetData()); err != nil {
 			return fmt.Errorf("a snapshot was refused: %w", err)
@@ -266,6 +272,8 @@ func (m *member) handle(rd raft.Ready, fx *effects) {
 		p := position{rd.Snapshot.GetMetadata().GetIndex(), rd.Snapshot.GetMetadata().GetTerm()}
 		b.snapshot, b.applied = &p, &p
 		b.changes = state.entries()
+		b.conf, m.conf = rd.Snapshot.GetMetadata().GetConfState(), rd.Snapshot.GetMetadata().GetConfState()
+		fx.members = true
 	}
 	if snapshotState != nil || len(rd.CommittedEntries) > 0 {
 		if !m.apply(snapshotState, b.snapshot, rd.CommittedEntries, &b, fx) {
@@ -331,7 +339,13 @@ func (m *member) apply(from *State, at *position, committed []*raftpb.Entry, b *
 			m.fail(fmt.Errorf("entry %d is to be applied after %d", e.GetIndex(), m.applied.Index))
 			return false
 		}
-		if len(e.GetData()) > 0 { // a new leader's first entry is empty
+		if e.GetType() == raftpb.EntryConfChangeV2 {
+			if err := m.applyConf(e); err != nil {
+				m.fail(fmt.Errorf("entry %d changes the members: %w", e.GetIndex(), err))
+				return false
+			}
+			b.conf, fx.members = m.conf, true
+		} else if len(e.GetData()) > 0 { // a new leader's first entry is empty
 			id, c, err := decodeCommand(e.GetData())
 			if err != nil {
 				m.fail(fmt.Errorf("entry %d: %w", e.GetIndex(), err))

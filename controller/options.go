@@ -29,6 +29,9 @@ type Options struct {
 	// Bootstrap allows an empty data folder to found a cluster, or to join the founding of one. Without it an empty folder is
 	// refused. It has no effect on a folder that is in use.
 	Bootstrap bool
+	// Join lets an empty data folder wait until the members of a cluster that lives add this one. Peers has this member and at least
+	// one of the others then. It has no effect on a folder that is in use.
+	Join bool
 	// Secret is the cluster secret that both sides of every connection prove. Empty: only loopback peers are taken.
 	Secret []byte
 	// Insecure takes peers beyond loopback although there is no secret.
@@ -104,8 +107,8 @@ func (o *Options) Validate() error {
 	} else if len(o.Secret) == 0 && !o.Insecure && !isLoopback(o.Listener.Addr()) {
 		fault("controller: listening on %s without a cluster secret: give one, listen on loopback, or allow it with --insecure", o.Listener.Addr())
 	}
-	switch len(o.Peers) {
-	case 1, 3, 5:
+	switch n := len(o.Peers); {
+	case o.Join && n > 1, n == 1, n == 3, n == 5:
 	default:
 		fault("controller: %d members %v: want 1, 3 or 5", len(o.Peers), sortedKeys(o.Peers))
 	}

@@ -70,10 +70,10 @@ func Open(o Options) (s *Server, err error) {
 		return nil, err
 	}
 	st, l, err := openStore(o.Dir, func() (identity, error) {
-		if !o.Bootstrap {
-			return identity{}, &FolderError{o.Dir, "it has no controller data: give the folder that this member used before, or allow a new one with --bootstrap"}
+		if !o.Bootstrap && !o.Join {
+			return identity{}, &FolderError{o.Dir, "it has no controller data: give the folder that this member used before, or allow a new one with --bootstrap or --join"}
 		}
-		return identity{o.ID, newRaftID()}, nil
+		return identity{ID: o.ID, RaftID: newRaftID()}, nil
 	})
 	if err != nil {
 		return nil, err
@@ -113,10 +113,16 @@ func checkFolder(o *Options, l *loaded) error {
 	if l.identity.ID != o.ID {
 		return &FolderError{o.Dir, fmt.Sprintf("it belongs to controller %s, not %s: give each member a folder of its own", l.identity.ID, o.ID)}
 	}
-	if l.membership != nil {
-		if err := l.membership.fits(l.identity, sortedKeys(o.Peers)); err != nil {
-			return &FolderError{o.Dir, err.Error()}
-		}
+	if l.membership == nil {
+		return nil
+	}
+	if e := l.state.controllers; e != nil {
+		known := *l.membership
+		known.Members, known.Changed = e.Members, true
+		l.membership = &known
+	}
+	if err := l.membership.fits(l.identity, o); err != nil {
+		return &FolderError{o.Dir, err.Error()}
 	}
 	return nil
 }
@@ -164,7 +170,7 @@ func (s *Server) Close() error {
 func (s *Server) ID() string { return s.identity.ID }
 
 // Address returns the advertised address of this member.
-func (s *Server) Address() string { return s.o.Peers[s.o.ID] }
+func (s *Server) Address() string { return s.address(s.o.ID) }
 
 // Ready tells whether a controller leads, as far as this member knows, and nothing keeps this one from taking part. The error
 // says what is missing.
@@ -203,19 +209,8 @@ func (s *Server) run() {
 	s.loaded = nil
 	s.member.Store(m)
 	lp := newLoop(s, m)
-	links, err := s.connect(lp)
-	if err != nil {
-		m.fail(err)
-	}
-	var linkRuns sync.WaitGroup
-	for _, l := range links {
-		linkRuns.Go(func() { l.run(s.ctx) })
-	}
+	lp.followMembers()
 	lp.run(s.ctx)
-	linkRuns.Wait()
-	for _, l := range links {
-		l.conn.Close()
-	}
 }
 
 // drain answers what waits for a member that there will never be.
@@ -230,7 +225,7 @@ func (s *Server) drain() {
 }
 
 func (s *Server) found() error {
-	f := &founding{self: s.identity, newest: s.o.levels.Newest, peers: sortedKeys(s.o.Peers), others: map[string]string{}, logger: s.log, every: 100 * time.Millisecond}
+	f := &founding{self: s.identity, newest: s.o.levels.Newest, o: &s.o, peers: sortedKeys(s.o.Peers), others: map[string]string{}, logger: s.log, every: 100 * time.Millisecond}
 	conns := map[string]*grpc.ClientConn{}
 	defer func() {
 		for _, c := range conns {
@@ -271,24 +266,6 @@ func (s *Server) found() error {
 	return nil
 }
 
-func (s *Server) connect(lp *loop) ([]*link, error) {
-	var links []*link
-	for _, i := range s.membership.Load().Members {
-		if i.RaftID == s.identity.RaftID {
-			continue
-		}
-		addr := s.o.Peers[i.ID]
-		conn, err := dialPeer(addr, &secretCredentials{secret: s.o.Secret})
-		if err != nil {
-			return links, fmt.Errorf("address %q of controller %s: %w", addr, i.ID, err)
-		}
-		l := &link{to: i, address: addr, conn: conn, queue: make(chan outMessage, linkQueue), server: s, up: true}
-		links = append(links, l)
-		lp.links[i.RaftID] = l
-	}
-	return links, nil
-}
-
 // post hands fn to the loop. It waits for a place in the queue until ctx or the server ends.
 func (s *Server) post(ctx context.Context, fn func(*loop)) error {
 	select {
@@ -314,7 +291,7 @@ func (s *Server) notLeader() error {
 	case v.leaderID == s.identity.ID:
 		return fmt.Errorf("controller %s: it has just begun to lead", s.identity.ID)
 	}
-	return &notLeaderError{v.leaderID, s.o.Peers[v.leaderID]}
+	return &notLeaderError{v.leaderID, s.address(v.leaderID)}
 }
 
 // propose runs a command through the Raft log and returns its result. An error that is no *RefusedError leaves open whether

@@ -34,10 +34,11 @@ import (
 //     by more than one voter added and one removed;
 //  5. a known master is a replica of its group, and its term's epoch was issued.
 type State struct {
-	cluster clusterEntry
-	nodes   map[ids.NodeID]*nodeEntry
-	groups  map[string]*groupEntry
-	byID    map[ids.GroupID]*groupEntry
+	cluster     clusterEntry
+	nodes       map[ids.NodeID]*nodeEntry
+	controllers *controllersEntry // nil until the members change for the first time
+	groups      map[string]*groupEntry
+	byID        map[ids.GroupID]*groupEntry
 
 	changed map[string]bool // keys of entries that differ from what takeChanges last returned
 }
@@ -192,6 +193,8 @@ func (s *State) value(key string) []byte {
 	switch {
 	case key == keyCluster:
 		v = s.cluster
+	case key == keyControllers:
+		v = s.controllers
 	case strings.HasPrefix(key, keyNodePrefix):
 		v = s.nodes[ids.NodeID(key[len(keyNodePrefix):])]
 	default:
@@ -221,6 +224,9 @@ func (s *State) takeChanges() []entry {
 // entries returns all entries in key order.
 func (s *State) entries() []entry {
 	keys := []string{keyCluster}
+	if s.controllers != nil {
+		keys = append(keys, keyControllers)
+	}
 	for id := range s.nodes {
 		keys = append(keys, keyNodePrefix+string(id))
 	}
@@ -266,6 +272,9 @@ func stateOf(all []entry) (*State, error) {
 		case e.key == keyCluster:
 			seenCluster = true
 			err = strictJSON(e.value, &s.cluster)
+		case e.key == keyControllers:
+			s.controllers = &controllersEntry{}
+			err = strictJSON(e.value, s.controllers)
 		case strings.HasPrefix(e.key, keyNodePrefix):
 			n := &nodeEntry{}
 			if err = strictJSON(e.value, n); err == nil && keyNodePrefix+string(n.ID) != e.key {

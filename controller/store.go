@@ -16,6 +16,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ledgermq/ledgermq/internal/vfs"
 )
@@ -49,6 +50,7 @@ var (
 	keyHardState  = []byte("hardstate")
 	keyApplied    = []byte("applied")
 	keyCompacted  = []byte("compacted")
+	keyConf       = []byte("confstate")
 
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
@@ -61,8 +63,10 @@ type formatEntry struct {
 
 // identity is drawn when the data folder is made. A wiped folder is another member.
 type identity struct {
-	ID     string `json:"id"`
-	RaftID uint64 `json:"raftID"`
+	ID      string `json:"id"`
+	RaftID  uint64 `json:"raftID"`
+	Address string `json:"address,omitempty"` // "": the options tell it
+	Learner bool   `json:"learner,omitempty"`
 }
 
 // membership ties the ids of the options to identities. It is decided once, when the cluster is founded.
@@ -70,6 +74,8 @@ type membership struct {
 	Token   hexID      `json:"token"` // random; Raft messages of another founding are refused
 	Members []identity `json:"members"`
 	Level   Level      `json:"level,omitempty"` // feature level that the cluster begins with; 0: 1
+	// Changed: the members are not those of the founding any more. It is not in the file.
+	Changed bool `json:"-"`
 }
 
 // position is an index and its term.
@@ -86,6 +92,7 @@ type loaded struct {
 	applied    position
 	compacted  position
 	log        []*raftpb.Entry
+	conf       *raftpb.ConfState // as of applied; nil: the members of the founding vote
 	state      *State
 }
 
@@ -258,6 +265,16 @@ func (l *loaded) read(tx *bbolt.Tx) error {
 		}
 		*p.to = position{n[0], n[1]}
 	}
+	if tx.Bucket(bucketRaft).Get(keyConf) != nil {
+		b, err := get(tx, bucketRaft, keyConf)
+		if err != nil {
+			return err
+		}
+		l.conf = &raftpb.ConfState{}
+		if err := proto.Unmarshal(b, l.conf); err != nil {
+			return place(bucketRaft, keyConf, err)
+		}
+	}
 	if err := l.readLog(tx); err != nil {
 		return err
 	}
@@ -276,7 +293,9 @@ func (l *loaded) readLog(tx *bbolt.Tx) error {
 		}
 		index, term := next, binary.BigEndian.Uint64(v)
 		e := &raftpb.Entry{Index: &index, Term: &term}
-		if len(v) > 8 {
+		if len(v) > 8 && v[8] == confMark {
+			e.Type, e.Data = raftpb.EntryConfChangeV2.Enum(), append([]byte(nil), v[9:]...)
+		} else if len(v) > 8 {
 			e.Data = append([]byte(nil), v[8:]...)
 		}
 		l.log = append(l.log, e)
@@ -313,17 +332,22 @@ func (l *loaded) readState(tx *bbolt.Tx) error {
 	return nil
 }
 
-// adopt writes the membership and the start of log and state, which are the same on every member.
+// adopt writes the membership and the start of log and state. At a founding that is the same on every member; one that is added later
+// begins with nothing, and gets a snapshot.
 func (s *store) adopt(m *membership) error {
+	first := firstPosition
+	if m.Changed {
+		first = position{}
+	}
 	return s.db.Update(func(tx *bbolt.Tx) error {
 		if tx.Bucket(bucketMember).Get(keyMembership) != nil {
 			return errors.New("controller: a membership was adopted before")
 		}
 		return errors.Join(
 			putJSON(tx, bucketMember, keyMembership, m),
-			putNumbers(tx, keyHardState, firstPosition.Term, 0, firstPosition.Index),
-			putNumbers(tx, keyApplied, firstPosition.Index, firstPosition.Term),
-			putNumbers(tx, keyCompacted, firstPosition.Index, firstPosition.Term),
+			putNumbers(tx, keyHardState, first.Term, 0, first.Index),
+			putNumbers(tx, keyApplied, first.Index, first.Term),
+			putNumbers(tx, keyCompacted, first.Index, first.Term),
 			putEntries(tx, NewState().entries()))
 	})
 }
@@ -334,8 +358,9 @@ type batch struct {
 	entries  []*raftpb.Entry   // appended; they replace what is at their indexes and behind
 	snapshot *position         // not nil: the log is dropped and starts here, and changes is the whole state
 	changes  []entry
-	applied  *position // nil: unchanged
-	compact  *position // not nil: entries up to here are dropped
+	applied  *position         // nil: unchanged
+	conf     *raftpb.ConfState // not nil: the members that raft counts changed
+	compact  *position         // not nil: entries up to here are dropped
 }
 
 func (b *batch) empty() bool {
@@ -374,6 +399,15 @@ func (s *store) write(b *batch) error {
 				return err
 			}
 		}
+		if b.conf != nil {
+			value, err := proto.Marshal(b.conf)
+			if err != nil {
+				return err
+			}
+			if err := tx.Bucket(bucketRaft).Put(keyConf, seal(bucketRaft, keyConf, value)); err != nil {
+				return err
+			}
+		}
 		if b.compact != nil {
 			return compactLog(tx, *b.compact)
 		}
@@ -387,10 +421,14 @@ func putLog(tx *bbolt.Tx, entries []*raftpb.Entry) error {
 	}
 	log := tx.Bucket(bucketLog)
 	for _, e := range entries {
-		if e.GetType() != raftpb.EntryNormal {
-			return fmt.Errorf("controller: entry %d has type %v: membership is not changed through the log", e.GetIndex(), e.GetType())
-		}
 		v := binary.BigEndian.AppendUint64(nil, e.GetTerm())
+		switch e.GetType() {
+		case raftpb.EntryNormal:
+		case raftpb.EntryConfChangeV2:
+			v = append(v, confMark)
+		default:
+			return fmt.Errorf("controller: entry %d has type %v: this program does not know it", e.GetIndex(), e.GetType())
+		}
 		k := indexKey(e.GetIndex())
 		if err := log.Put(k, seal(bucketLog, k, append(v, e.Data...))); err != nil {
 			return err

@@ -89,7 +89,7 @@ func (s *Server) getControllers(request) (*remoting.Command, error) {
 	if s.o.ClusterID != "" {
 		clusterID = s.o.ClusterID
 	}
-	if len(s.o.Controllers) > 0 {
+	if len(addrs) == 0 { // the nodes know better: who the controllers are may change
 		addrs = s.o.Controllers
 	}
 	resp := remoting.NewResponse(remoting.Success, "")

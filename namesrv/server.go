@@ -20,7 +20,7 @@ import (
 type Options struct {
 	Listener    net.Listener // of the remoting protocol; the server closes it
 	ClusterID   string       // told to tools; "" means what brokers say
-	Controllers []string     // host:port, told to tools; empty means what brokers say
+	Controllers []string     // host:port, told to tools until a broker has said who they are
 
 	// Known asks the controller for the names of all groups. It is called until it returns no error and each of its groups
 	// has registered a master: then the server is ready. nil means that there is no controller to ask, and the server is

@@ -39,6 +39,7 @@ var walks = map[string]walk{
 	"Adding a broker group":                       {cluster: cluster.Options{Groups: 1}},
 	"Taking a node away":                          {cluster: cluster.Options{Nodes: 4, Groups: 1}},
 	"Equal replicas":                              {cluster: cluster.Options{Groups: 1}},
+	"More controllers, or other ones":             {run: moreControllers},
 	"Losing a site and coming back":               {run: lostSite},
 	"Raising the feature level":                   {cluster: cluster.Options{Groups: 1}},
 	"Masters go back to where they are wanted":    {cluster: cluster.Options{Groups: 2}},

@@ -338,18 +338,7 @@ func viewCluster(ctx context.Context, ctl *controller.Client) (clusterView, erro
 	}
 	v.ClusterID, v.Level = uuidText(members.GetClusterId()), max(members.GetLevel(), 1)
 	for _, m := range members.GetMembers() {
-		view := controllerView{ID: m.GetId(), Address: m.GetAddress(), Leader: m.GetLeader()}
-		for _, s := range status {
-			if s.Address != m.GetAddress() {
-				continue
-			}
-			if s.Err != nil {
-				view.Error = oneLine(s.Err)
-			} else {
-				view.Applied, view.Error, view.Levels = s.Status.GetApplied(), s.Status.GetFailure(), controller.LevelsOf(s.Status.GetLevels()).String()
-			}
-		}
-		v.Controllers = append(v.Controllers, view)
+		v.Controllers = append(v.Controllers, viewController(m, status))
 	}
 	for _, n := range nodes {
 		view := nodeView{
@@ -367,14 +356,32 @@ func viewCluster(ctx context.Context, ctl *controller.Client) (clusterView, erro
 	return v, nil
 }
 
+func viewController(m *pb.Member, status []controller.MemberStatus) controllerView {
+	view := controllerView{ID: m.GetId(), Address: m.GetAddress(), Leader: m.GetLeader()}
+	for _, s := range status {
+		switch {
+		case s.Address != m.GetAddress():
+		case s.Err != nil:
+			view.Error = oneLine(s.Err)
+		default:
+			view.Applied, view.Error, view.Levels = s.Status.GetApplied(), s.Status.GetFailure(), controller.LevelsOf(s.Status.GetLevels()).String()
+		}
+	}
+	return view
+}
+
+func writeControllers(w *tabwriter.Writer, list []controllerView) {
+	row(w, "CONTROLLER", "ADDRESS", "LEADER", "APPLIED", "LEVELS", "STATE")
+	for _, c := range list {
+		row(w, c.ID, c.Address, yesNo(c.Leader), c.Applied, c.Levels, firstNonEmpty(c.Error, "ok"))
+	}
+}
+
 func writeCluster(w *tabwriter.Writer, v clusterView) {
 	row(w, "CLUSTER", v.ClusterID)
 	row(w, "LEVEL", v.Level)
 	fmt.Fprintln(w)
-	row(w, "CONTROLLER", "ADDRESS", "LEADER", "APPLIED", "LEVELS", "STATE")
-	for _, c := range v.Controllers {
-		row(w, c.ID, c.Address, yesNo(c.Leader), c.Applied, c.Levels, firstNonEmpty(c.Error, "ok"))
-	}
+	writeControllers(w, v.Controllers)
 	fmt.Fprintln(w)
 	row(w, "NODE", "LIVE", "REPLICAS", "LEVELS", "PEER", "METRICS")
 	for _, n := range v.Nodes {

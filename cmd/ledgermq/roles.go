@@ -53,6 +53,9 @@ func (f namesrvConfig) open(flag string, s security, log zerolog.Logger) (*part,
 			return nil, err
 		}
 		o.Known = func(ctx context.Context) ([]string, error) {
+			if _, err := controllers.Members(ctx); err != nil { // who they are may change
+				return nil, err
+			}
 			groups, err := controllers.ListGroups(ctx)
 			if err != nil {
 				return nil, err
@@ -103,6 +106,8 @@ type controllerConfig struct {
 	Advertise string            // HOST[:PORT] of this one when Peers is empty; "": the listening one
 	// Bootstrap lets an empty folder found a cluster. Always allowing it would make a new, empty cluster of a lost folder.
 	Bootstrap bool
+	// Join lets an empty folder wait until it is added to a cluster that lives.
+	Join bool
 }
 
 func (f controllerConfig) open(prefix string, s security, log zerolog.Logger) (*part, error) {
@@ -119,7 +124,7 @@ func (f controllerConfig) open(prefix string, s security, log zerolog.Logger) (*
 		f.Peers = map[string]string{f.ID: addr}
 	}
 	srv, err := controller.Open(controller.Options{
-		Dir: f.Dir, ID: f.ID, Listener: l, Peers: f.Peers, Bootstrap: f.Bootstrap, Secret: s.secret, Insecure: s.insecure,
+		Dir: f.Dir, ID: f.ID, Listener: l, Peers: f.Peers, Bootstrap: f.Bootstrap, Join: f.Join, Secret: s.secret, Insecure: s.insecure,
 		Logger: log.With().Str("role", "controller").Logger(),
 	})
 	if err != nil {

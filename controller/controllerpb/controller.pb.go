@@ -2966,6 +2966,58 @@ func (x *Member) GetLeader() bool {
 	return false
 }
 
+type ChangeControllersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Add           []*Member              `protobuf:"bytes,1,rep,name=add,proto3" json:"add,omitempty"`       // id and address
+	Remove        []string               `protobuf:"bytes,2,rep,name=remove,proto3" json:"remove,omitempty"` // ids
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeControllersRequest) Reset() {
+	*x = ChangeControllersRequest{}
+	mi := &file_controller_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeControllersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeControllersRequest) ProtoMessage() {}
+
+func (x *ChangeControllersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeControllersRequest.ProtoReflect.Descriptor instead.
+func (*ChangeControllersRequest) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ChangeControllersRequest) GetAdd() []*Member {
+	if x != nil {
+		return x.Add
+	}
+	return nil
+}
+
+func (x *ChangeControllersRequest) GetRemove() []string {
+	if x != nil {
+		return x.Remove
+	}
+	return nil
+}
+
 type MembersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2974,7 +3026,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_controller_proto_msgTypes[36]
+	mi := &file_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2986,7 +3038,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[36]
+	mi := &file_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2999,7 +3051,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{36}
+	return file_controller_proto_rawDescGZIP(), []int{37}
 }
 
 type MembersResponse struct {
@@ -3014,7 +3066,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_controller_proto_msgTypes[37]
+	mi := &file_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3026,7 +3078,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[37]
+	mi := &file_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3039,7 +3091,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{37}
+	return file_controller_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *MembersResponse) GetClusterId() []byte {
@@ -3078,7 +3130,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_controller_proto_msgTypes[38]
+	mi := &file_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3090,7 +3142,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[38]
+	mi := &file_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3103,7 +3155,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{38}
+	return file_controller_proto_rawDescGZIP(), []int{39}
 }
 
 type StatusResponse struct {
@@ -3126,7 +3178,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_controller_proto_msgTypes[39]
+	mi := &file_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3138,7 +3190,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[39]
+	mi := &file_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3151,7 +3203,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{39}
+	return file_controller_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StatusResponse) GetId() string {
@@ -3248,7 +3300,7 @@ type IdentifyRequest struct {
 
 func (x *IdentifyRequest) Reset() {
 	*x = IdentifyRequest{}
-	mi := &file_controller_proto_msgTypes[40]
+	mi := &file_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3260,7 +3312,7 @@ func (x *IdentifyRequest) String() string {
 func (*IdentifyRequest) ProtoMessage() {}
 
 func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[40]
+	mi := &file_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3273,7 +3325,7 @@ func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyRequest.ProtoReflect.Descriptor instead.
 func (*IdentifyRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{40}
+	return file_controller_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *IdentifyRequest) GetId() string {
@@ -3302,7 +3354,7 @@ type IdentifyResponse struct {
 
 func (x *IdentifyResponse) Reset() {
 	*x = IdentifyResponse{}
-	mi := &file_controller_proto_msgTypes[41]
+	mi := &file_controller_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3314,7 +3366,7 @@ func (x *IdentifyResponse) String() string {
 func (*IdentifyResponse) ProtoMessage() {}
 
 func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[41]
+	mi := &file_controller_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3327,7 +3379,7 @@ func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyResponse.ProtoReflect.Descriptor instead.
 func (*IdentifyResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{41}
+	return file_controller_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *IdentifyResponse) GetId() string {
@@ -3361,16 +3413,17 @@ func (x *IdentifyResponse) GetLevels() *Levels {
 // Membership is the identity of each controller, fixed when the cluster is founded.
 type Membership struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Token         []byte                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`     // random; ties Raft messages to one founding
-	Members       []*MemberIdentity      `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"` // by id
-	Level         uint32                 `protobuf:"varint,3,opt,name=level,proto3" json:"level,omitempty"`    // the feature level that the cluster begins with; 0: 1
+	Changed       bool                   `protobuf:"varint,40,opt,name=changed,proto3" json:"changed,omitempty"` // the members are not those of the founding any more
+	Token         []byte                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`       // random; ties Raft messages to one founding
+	Members       []*MemberIdentity      `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`   // by id
+	Level         uint32                 `protobuf:"varint,3,opt,name=level,proto3" json:"level,omitempty"`      // the feature level that the cluster begins with; 0: 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_controller_proto_msgTypes[42]
+	mi := &file_controller_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3382,7 +3435,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[42]
+	mi := &file_controller_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3395,7 +3448,14 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{42}
+	return file_controller_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *Membership) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
 }
 
 func (x *Membership) GetToken() []byte {
@@ -3423,13 +3483,15 @@ type MemberIdentity struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	RaftId        uint64                 `protobuf:"varint,2,opt,name=raft_id,json=raftId,proto3" json:"raft_id,omitempty"`
+	Address       string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`  // empty: its options tell it
+	Learner       bool                   `protobuf:"varint,4,opt,name=learner,proto3" json:"learner,omitempty"` // it learns, and does not vote yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemberIdentity) Reset() {
 	*x = MemberIdentity{}
-	mi := &file_controller_proto_msgTypes[43]
+	mi := &file_controller_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3441,7 +3503,7 @@ func (x *MemberIdentity) String() string {
 func (*MemberIdentity) ProtoMessage() {}
 
 func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[43]
+	mi := &file_controller_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3454,7 +3516,7 @@ func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberIdentity.ProtoReflect.Descriptor instead.
 func (*MemberIdentity) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{43}
+	return file_controller_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *MemberIdentity) GetId() string {
@@ -3471,6 +3533,20 @@ func (x *MemberIdentity) GetRaftId() uint64 {
 	return 0
 }
 
+func (x *MemberIdentity) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *MemberIdentity) GetLearner() bool {
+	if x != nil {
+		return x.Learner
+	}
+	return false
+}
+
 type StepRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         []byte                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -3485,7 +3561,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_controller_proto_msgTypes[44]
+	mi := &file_controller_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3497,7 +3573,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[44]
+	mi := &file_controller_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3510,7 +3586,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{44}
+	return file_controller_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *StepRequest) GetToken() []byte {
@@ -3557,13 +3633,14 @@ func (x *StepRequest) GetCheckHash() []byte {
 
 type StepResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Removed       bool                   `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"` // the sender belongs to the members no more
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StepResponse) Reset() {
 	*x = StepResponse{}
-	mi := &file_controller_proto_msgTypes[45]
+	mi := &file_controller_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3575,7 +3652,7 @@ func (x *StepResponse) String() string {
 func (*StepResponse) ProtoMessage() {}
 
 func (x *StepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[45]
+	mi := &file_controller_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3588,7 +3665,14 @@ func (x *StepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResponse.ProtoReflect.Descriptor instead.
 func (*StepResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{45}
+	return file_controller_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *StepResponse) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
 }
 
 var File_controller_proto protoreflect.FileDescriptor
@@ -3856,7 +3940,10 @@ const file_controller_proto_rawDesc = "" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
-	"\x06leader\x18\x03 \x01(\bR\x06leader\"\x10\n" +
+	"\x06leader\x18\x03 \x01(\bR\x06leader\"d\n" +
+	"\x18ChangeControllersRequest\x120\n" +
+	"\x03add\x18\x01 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\x03add\x12\x16\n" +
+	"\x06remove\x18\x02 \x03(\tR\x06remove\"\x10\n" +
 	"\x0eMembersRequest\"\x94\x01\n" +
 	"\x0fMembersResponse\x12\x1d\n" +
 	"\n" +
@@ -3891,15 +3978,18 @@ const file_controller_proto_rawDesc = "" +
 	"\n" +
 	"membership\x18\x03 \x01(\v2\".ledgermq.controller.v1.MembershipR\n" +
 	"membership\x126\n" +
-	"\x06levels\x18\x04 \x01(\v2\x1e.ledgermq.controller.v1.LevelsR\x06levels\"z\n" +
+	"\x06levels\x18\x04 \x01(\v2\x1e.ledgermq.controller.v1.LevelsR\x06levels\"\x94\x01\n" +
 	"\n" +
-	"Membership\x12\x14\n" +
+	"Membership\x12\x18\n" +
+	"\achanged\x18( \x01(\bR\achanged\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\fR\x05token\x12@\n" +
 	"\amembers\x18\x02 \x03(\v2&.ledgermq.controller.v1.MemberIdentityR\amembers\x12\x14\n" +
-	"\x05level\x18\x03 \x01(\rR\x05level\"9\n" +
+	"\x05level\x18\x03 \x01(\rR\x05level\"m\n" +
 	"\x0eMemberIdentity\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
-	"\araft_id\x18\x02 \x01(\x04R\x06raftId\"\xa3\x01\n" +
+	"\araft_id\x18\x02 \x01(\x04R\x06raftId\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x18\n" +
+	"\alearner\x18\x04 \x01(\bR\alearner\"\xa3\x01\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\fR\x05token\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\x04R\x02to\x12\x12\n" +
@@ -3908,8 +3998,9 @@ const file_controller_proto_rawDesc = "" +
 	"\vcheck_index\x18\x05 \x01(\x04R\n" +
 	"checkIndex\x12\x1d\n" +
 	"\n" +
-	"check_hash\x18\x06 \x01(\fR\tcheckHash\"\x0e\n" +
-	"\fStepResponse*w\n" +
+	"check_hash\x18\x06 \x01(\fR\tcheckHash\"(\n" +
+	"\fStepResponse\x12\x18\n" +
+	"\aremoved\x18\x01 \x01(\bR\aremoved*w\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rROLE_FOLLOWER\x10\x01\x12\x12\n" +
@@ -3921,7 +4012,7 @@ const file_controller_proto_rawDesc = "" +
 	"GroupState\x12\x1b\n" +
 	"\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13GROUP_STATE_PENDING\x10\x01\x12\x15\n" +
-	"\x11GROUP_STATE_READY\x10\x022\xd9\v\n" +
+	"\x11GROUP_STATE_READY\x10\x022\xc9\f\n" +
 	"\n" +
 	"Controller\x12i\n" +
 	"\fRegisterNode\x12+.ledgermq.controller.v1.RegisterNodeRequest\x1a,.ledgermq.controller.v1.RegisterNodeResponse\x12`\n" +
@@ -3940,7 +4031,8 @@ const file_controller_proto_rawDesc = "" +
 	"ListGroups\x12).ledgermq.controller.v1.ListGroupsRequest\x1a*.ledgermq.controller.v1.ListGroupsResponse\x12R\n" +
 	"\bGetGroup\x12'.ledgermq.controller.v1.GetGroupRequest\x1a\x1d.ledgermq.controller.v1.Group\x12`\n" +
 	"\tListNodes\x12(.ledgermq.controller.v1.ListNodesRequest\x1a).ledgermq.controller.v1.ListNodesResponse\x12Z\n" +
-	"\aMembers\x12&.ledgermq.controller.v1.MembersRequest\x1a'.ledgermq.controller.v1.MembersResponse\x12W\n" +
+	"\aMembers\x12&.ledgermq.controller.v1.MembersRequest\x1a'.ledgermq.controller.v1.MembersResponse\x12n\n" +
+	"\x11ChangeControllers\x120.ledgermq.controller.v1.ChangeControllersRequest\x1a'.ledgermq.controller.v1.MembersResponse\x12W\n" +
 	"\x06Status\x12%.ledgermq.controller.v1.StatusRequest\x1a&.ledgermq.controller.v1.StatusResponse2\xb8\x01\n" +
 	"\x04Peer\x12]\n" +
 	"\bIdentify\x12'.ledgermq.controller.v1.IdentifyRequest\x1a(.ledgermq.controller.v1.IdentifyResponse\x12Q\n" +
@@ -3959,62 +4051,63 @@ func file_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_controller_proto_goTypes = []any{
-	(Role)(0),                     // 0: ledgermq.controller.v1.Role
-	(GroupState)(0),               // 1: ledgermq.controller.v1.GroupState
-	(*NotLeader)(nil),             // 2: ledgermq.controller.v1.NotLeader
-	(*Levels)(nil),                // 3: ledgermq.controller.v1.Levels
-	(*UpgradeRequest)(nil),        // 4: ledgermq.controller.v1.UpgradeRequest
-	(*UpgradeResponse)(nil),       // 5: ledgermq.controller.v1.UpgradeResponse
-	(*RegisterNodeRequest)(nil),   // 6: ledgermq.controller.v1.RegisterNodeRequest
-	(*RegisterNodeResponse)(nil),  // 7: ledgermq.controller.v1.RegisterNodeResponse
-	(*Addresses)(nil),             // 8: ledgermq.controller.v1.Addresses
-	(*ReplicaReport)(nil),         // 9: ledgermq.controller.v1.ReplicaReport
-	(*MemberReport)(nil),          // 10: ledgermq.controller.v1.MemberReport
-	(*HeartbeatRequest)(nil),      // 11: ledgermq.controller.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),     // 12: ledgermq.controller.v1.HeartbeatResponse
-	(*WantedReplica)(nil),         // 13: ledgermq.controller.v1.WantedReplica
-	(*GroupReplica)(nil),          // 14: ledgermq.controller.v1.GroupReplica
-	(*CreateGroupRequest)(nil),    // 15: ledgermq.controller.v1.CreateGroupRequest
-	(*ElectRequest)(nil),          // 16: ledgermq.controller.v1.ElectRequest
-	(*TermStart)(nil),             // 17: ledgermq.controller.v1.TermStart
-	(*UncleanElection)(nil),       // 18: ledgermq.controller.v1.UncleanElection
-	(*ElectUncleanRequest)(nil),   // 19: ledgermq.controller.v1.ElectUncleanRequest
-	(*ElectUncleanResponse)(nil),  // 20: ledgermq.controller.v1.ElectUncleanResponse
-	(*ReplaceReplicaRequest)(nil), // 21: ledgermq.controller.v1.ReplaceReplicaRequest
-	(*KeepLearnerRequest)(nil),    // 22: ledgermq.controller.v1.KeepLearnerRequest
-	(*PreferRequest)(nil),         // 23: ledgermq.controller.v1.PreferRequest
-	(*RemoveNodeRequest)(nil),     // 24: ledgermq.controller.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),    // 25: ledgermq.controller.v1.RemoveNodeResponse
-	(*SetModeRequest)(nil),        // 26: ledgermq.controller.v1.SetModeRequest
-	(*Group)(nil),                 // 27: ledgermq.controller.v1.Group
-	(*Change)(nil),                // 28: ledgermq.controller.v1.Change
-	(*Master)(nil),                // 29: ledgermq.controller.v1.Master
-	(*Replica)(nil),               // 30: ledgermq.controller.v1.Replica
-	(*ListGroupsRequest)(nil),     // 31: ledgermq.controller.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),    // 32: ledgermq.controller.v1.ListGroupsResponse
-	(*GetGroupRequest)(nil),       // 33: ledgermq.controller.v1.GetGroupRequest
-	(*Node)(nil),                  // 34: ledgermq.controller.v1.Node
-	(*ListNodesRequest)(nil),      // 35: ledgermq.controller.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),     // 36: ledgermq.controller.v1.ListNodesResponse
-	(*Member)(nil),                // 37: ledgermq.controller.v1.Member
-	(*MembersRequest)(nil),        // 38: ledgermq.controller.v1.MembersRequest
-	(*MembersResponse)(nil),       // 39: ledgermq.controller.v1.MembersResponse
-	(*StatusRequest)(nil),         // 40: ledgermq.controller.v1.StatusRequest
-	(*StatusResponse)(nil),        // 41: ledgermq.controller.v1.StatusResponse
-	(*IdentifyRequest)(nil),       // 42: ledgermq.controller.v1.IdentifyRequest
-	(*IdentifyResponse)(nil),      // 43: ledgermq.controller.v1.IdentifyResponse
-	(*Membership)(nil),            // 44: ledgermq.controller.v1.Membership
-	(*MemberIdentity)(nil),        // 45: ledgermq.controller.v1.MemberIdentity
-	(*StepRequest)(nil),           // 46: ledgermq.controller.v1.StepRequest
-	(*StepResponse)(nil),          // 47: ledgermq.controller.v1.StepResponse
-	nil,                           // 48: ledgermq.controller.v1.Addresses.ClientsEntry
+	(Role)(0),                        // 0: ledgermq.controller.v1.Role
+	(GroupState)(0),                  // 1: ledgermq.controller.v1.GroupState
+	(*NotLeader)(nil),                // 2: ledgermq.controller.v1.NotLeader
+	(*Levels)(nil),                   // 3: ledgermq.controller.v1.Levels
+	(*UpgradeRequest)(nil),           // 4: ledgermq.controller.v1.UpgradeRequest
+	(*UpgradeResponse)(nil),          // 5: ledgermq.controller.v1.UpgradeResponse
+	(*RegisterNodeRequest)(nil),      // 6: ledgermq.controller.v1.RegisterNodeRequest
+	(*RegisterNodeResponse)(nil),     // 7: ledgermq.controller.v1.RegisterNodeResponse
+	(*Addresses)(nil),                // 8: ledgermq.controller.v1.Addresses
+	(*ReplicaReport)(nil),            // 9: ledgermq.controller.v1.ReplicaReport
+	(*MemberReport)(nil),             // 10: ledgermq.controller.v1.MemberReport
+	(*HeartbeatRequest)(nil),         // 11: ledgermq.controller.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),        // 12: ledgermq.controller.v1.HeartbeatResponse
+	(*WantedReplica)(nil),            // 13: ledgermq.controller.v1.WantedReplica
+	(*GroupReplica)(nil),             // 14: ledgermq.controller.v1.GroupReplica
+	(*CreateGroupRequest)(nil),       // 15: ledgermq.controller.v1.CreateGroupRequest
+	(*ElectRequest)(nil),             // 16: ledgermq.controller.v1.ElectRequest
+	(*TermStart)(nil),                // 17: ledgermq.controller.v1.TermStart
+	(*UncleanElection)(nil),          // 18: ledgermq.controller.v1.UncleanElection
+	(*ElectUncleanRequest)(nil),      // 19: ledgermq.controller.v1.ElectUncleanRequest
+	(*ElectUncleanResponse)(nil),     // 20: ledgermq.controller.v1.ElectUncleanResponse
+	(*ReplaceReplicaRequest)(nil),    // 21: ledgermq.controller.v1.ReplaceReplicaRequest
+	(*KeepLearnerRequest)(nil),       // 22: ledgermq.controller.v1.KeepLearnerRequest
+	(*PreferRequest)(nil),            // 23: ledgermq.controller.v1.PreferRequest
+	(*RemoveNodeRequest)(nil),        // 24: ledgermq.controller.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 25: ledgermq.controller.v1.RemoveNodeResponse
+	(*SetModeRequest)(nil),           // 26: ledgermq.controller.v1.SetModeRequest
+	(*Group)(nil),                    // 27: ledgermq.controller.v1.Group
+	(*Change)(nil),                   // 28: ledgermq.controller.v1.Change
+	(*Master)(nil),                   // 29: ledgermq.controller.v1.Master
+	(*Replica)(nil),                  // 30: ledgermq.controller.v1.Replica
+	(*ListGroupsRequest)(nil),        // 31: ledgermq.controller.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),       // 32: ledgermq.controller.v1.ListGroupsResponse
+	(*GetGroupRequest)(nil),          // 33: ledgermq.controller.v1.GetGroupRequest
+	(*Node)(nil),                     // 34: ledgermq.controller.v1.Node
+	(*ListNodesRequest)(nil),         // 35: ledgermq.controller.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),        // 36: ledgermq.controller.v1.ListNodesResponse
+	(*Member)(nil),                   // 37: ledgermq.controller.v1.Member
+	(*ChangeControllersRequest)(nil), // 38: ledgermq.controller.v1.ChangeControllersRequest
+	(*MembersRequest)(nil),           // 39: ledgermq.controller.v1.MembersRequest
+	(*MembersResponse)(nil),          // 40: ledgermq.controller.v1.MembersResponse
+	(*StatusRequest)(nil),            // 41: ledgermq.controller.v1.StatusRequest
+	(*StatusResponse)(nil),           // 42: ledgermq.controller.v1.StatusResponse
+	(*IdentifyRequest)(nil),          // 43: ledgermq.controller.v1.IdentifyRequest
+	(*IdentifyResponse)(nil),         // 44: ledgermq.controller.v1.IdentifyResponse
+	(*Membership)(nil),               // 45: ledgermq.controller.v1.Membership
+	(*MemberIdentity)(nil),           // 46: ledgermq.controller.v1.MemberIdentity
+	(*StepRequest)(nil),              // 47: ledgermq.controller.v1.StepRequest
+	(*StepResponse)(nil),             // 48: ledgermq.controller.v1.StepResponse
+	nil,                              // 49: ledgermq.controller.v1.Addresses.ClientsEntry
 }
 var file_controller_proto_depIdxs = []int32{
 	3,  // 0: ledgermq.controller.v1.RegisterNodeRequest.levels:type_name -> ledgermq.controller.v1.Levels
 	37, // 1: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	48, // 2: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
+	49, // 2: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
 	0,  // 3: ledgermq.controller.v1.ReplicaReport.role:type_name -> ledgermq.controller.v1.Role
 	10, // 4: ledgermq.controller.v1.ReplicaReport.members:type_name -> ledgermq.controller.v1.MemberReport
 	17, // 5: ledgermq.controller.v1.ReplicaReport.terms:type_name -> ledgermq.controller.v1.TermStart
@@ -4037,53 +4130,56 @@ var file_controller_proto_depIdxs = []int32{
 	8,  // 22: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
 	3,  // 23: ledgermq.controller.v1.Node.levels:type_name -> ledgermq.controller.v1.Levels
 	34, // 24: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
-	37, // 25: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
-	37, // 26: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
-	3,  // 27: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	44, // 28: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
-	3,  // 29: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	45, // 30: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
-	6,  // 31: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
-	11, // 32: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
-	15, // 33: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
-	26, // 34: ledgermq.controller.v1.Controller.SetMode:input_type -> ledgermq.controller.v1.SetModeRequest
-	22, // 35: ledgermq.controller.v1.Controller.KeepLearner:input_type -> ledgermq.controller.v1.KeepLearnerRequest
-	23, // 36: ledgermq.controller.v1.Controller.Prefer:input_type -> ledgermq.controller.v1.PreferRequest
-	24, // 37: ledgermq.controller.v1.Controller.RemoveNode:input_type -> ledgermq.controller.v1.RemoveNodeRequest
-	21, // 38: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
-	16, // 39: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
-	4,  // 40: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
-	19, // 41: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
-	31, // 42: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
-	33, // 43: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
-	35, // 44: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
-	38, // 45: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
-	40, // 46: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
-	42, // 47: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
-	46, // 48: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
-	7,  // 49: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
-	12, // 50: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
-	27, // 51: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
-	27, // 52: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
-	27, // 53: ledgermq.controller.v1.Controller.KeepLearner:output_type -> ledgermq.controller.v1.Group
-	27, // 54: ledgermq.controller.v1.Controller.Prefer:output_type -> ledgermq.controller.v1.Group
-	25, // 55: ledgermq.controller.v1.Controller.RemoveNode:output_type -> ledgermq.controller.v1.RemoveNodeResponse
-	27, // 56: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
-	27, // 57: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
-	5,  // 58: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
-	20, // 59: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
-	32, // 60: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
-	27, // 61: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
-	36, // 62: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
-	39, // 63: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
-	41, // 64: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
-	43, // 65: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
-	47, // 66: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
-	49, // [49:67] is the sub-list for method output_type
-	31, // [31:49] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	37, // 25: ledgermq.controller.v1.ChangeControllersRequest.add:type_name -> ledgermq.controller.v1.Member
+	37, // 26: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
+	37, // 27: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
+	3,  // 28: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
+	45, // 29: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
+	3,  // 30: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
+	46, // 31: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
+	6,  // 32: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
+	11, // 33: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
+	15, // 34: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
+	26, // 35: ledgermq.controller.v1.Controller.SetMode:input_type -> ledgermq.controller.v1.SetModeRequest
+	22, // 36: ledgermq.controller.v1.Controller.KeepLearner:input_type -> ledgermq.controller.v1.KeepLearnerRequest
+	23, // 37: ledgermq.controller.v1.Controller.Prefer:input_type -> ledgermq.controller.v1.PreferRequest
+	24, // 38: ledgermq.controller.v1.Controller.RemoveNode:input_type -> ledgermq.controller.v1.RemoveNodeRequest
+	21, // 39: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
+	16, // 40: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
+	4,  // 41: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
+	19, // 42: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
+	31, // 43: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
+	33, // 44: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
+	35, // 45: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
+	39, // 46: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
+	38, // 47: ledgermq.controller.v1.Controller.ChangeControllers:input_type -> ledgermq.controller.v1.ChangeControllersRequest
+	41, // 48: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
+	43, // 49: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
+	47, // 50: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
+	7,  // 51: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
+	12, // 52: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
+	27, // 53: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
+	27, // 54: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
+	27, // 55: ledgermq.controller.v1.Controller.KeepLearner:output_type -> ledgermq.controller.v1.Group
+	27, // 56: ledgermq.controller.v1.Controller.Prefer:output_type -> ledgermq.controller.v1.Group
+	25, // 57: ledgermq.controller.v1.Controller.RemoveNode:output_type -> ledgermq.controller.v1.RemoveNodeResponse
+	27, // 58: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
+	27, // 59: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
+	5,  // 60: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
+	20, // 61: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
+	32, // 62: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
+	27, // 63: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
+	36, // 64: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
+	40, // 65: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
+	40, // 66: ledgermq.controller.v1.Controller.ChangeControllers:output_type -> ledgermq.controller.v1.MembersResponse
+	42, // 67: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
+	44, // 68: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
+	48, // 69: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
+	51, // [51:70] is the sub-list for method output_type
+	32, // [32:51] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_controller_proto_init() }
@@ -4097,7 +4193,7 @@ func file_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_controller_proto_rawDesc), len(file_controller_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   47,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -24,22 +24,23 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Controller_RegisterNode_FullMethodName   = "/ledgermq.controller.v1.Controller/RegisterNode"
-	Controller_Heartbeat_FullMethodName      = "/ledgermq.controller.v1.Controller/Heartbeat"
-	Controller_CreateGroup_FullMethodName    = "/ledgermq.controller.v1.Controller/CreateGroup"
-	Controller_SetMode_FullMethodName        = "/ledgermq.controller.v1.Controller/SetMode"
-	Controller_KeepLearner_FullMethodName    = "/ledgermq.controller.v1.Controller/KeepLearner"
-	Controller_Prefer_FullMethodName         = "/ledgermq.controller.v1.Controller/Prefer"
-	Controller_RemoveNode_FullMethodName     = "/ledgermq.controller.v1.Controller/RemoveNode"
-	Controller_ReplaceReplica_FullMethodName = "/ledgermq.controller.v1.Controller/ReplaceReplica"
-	Controller_Elect_FullMethodName          = "/ledgermq.controller.v1.Controller/Elect"
-	Controller_Upgrade_FullMethodName        = "/ledgermq.controller.v1.Controller/Upgrade"
-	Controller_ElectUnclean_FullMethodName   = "/ledgermq.controller.v1.Controller/ElectUnclean"
-	Controller_ListGroups_FullMethodName     = "/ledgermq.controller.v1.Controller/ListGroups"
-	Controller_GetGroup_FullMethodName       = "/ledgermq.controller.v1.Controller/GetGroup"
-	Controller_ListNodes_FullMethodName      = "/ledgermq.controller.v1.Controller/ListNodes"
-	Controller_Members_FullMethodName        = "/ledgermq.controller.v1.Controller/Members"
-	Controller_Status_FullMethodName         = "/ledgermq.controller.v1.Controller/Status"
+	Controller_RegisterNode_FullMethodName      = "/ledgermq.controller.v1.Controller/RegisterNode"
+	Controller_Heartbeat_FullMethodName         = "/ledgermq.controller.v1.Controller/Heartbeat"
+	Controller_CreateGroup_FullMethodName       = "/ledgermq.controller.v1.Controller/CreateGroup"
+	Controller_SetMode_FullMethodName           = "/ledgermq.controller.v1.Controller/SetMode"
+	Controller_KeepLearner_FullMethodName       = "/ledgermq.controller.v1.Controller/KeepLearner"
+	Controller_Prefer_FullMethodName            = "/ledgermq.controller.v1.Controller/Prefer"
+	Controller_RemoveNode_FullMethodName        = "/ledgermq.controller.v1.Controller/RemoveNode"
+	Controller_ReplaceReplica_FullMethodName    = "/ledgermq.controller.v1.Controller/ReplaceReplica"
+	Controller_Elect_FullMethodName             = "/ledgermq.controller.v1.Controller/Elect"
+	Controller_Upgrade_FullMethodName           = "/ledgermq.controller.v1.Controller/Upgrade"
+	Controller_ElectUnclean_FullMethodName      = "/ledgermq.controller.v1.Controller/ElectUnclean"
+	Controller_ListGroups_FullMethodName        = "/ledgermq.controller.v1.Controller/ListGroups"
+	Controller_GetGroup_FullMethodName          = "/ledgermq.controller.v1.Controller/GetGroup"
+	Controller_ListNodes_FullMethodName         = "/ledgermq.controller.v1.Controller/ListNodes"
+	Controller_Members_FullMethodName           = "/ledgermq.controller.v1.Controller/Members"
+	Controller_ChangeControllers_FullMethodName = "/ledgermq.controller.v1.Controller/ChangeControllers"
+	Controller_Status_FullMethodName            = "/ledgermq.controller.v1.Controller/Status"
 )
 
 // ControllerClient is the client API for Controller service.
@@ -90,6 +91,9 @@ type ControllerClient interface {
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
 	// Members lists the controllers of the cluster.
 	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
+	// ChangeControllers adds and removes controllers, and answers when that is done. Those that are added run already, with an empty
+	// folder, and wait for it. ABORTED: not yet, or not now, the message says why; the same call again goes on.
+	ChangeControllers(ctx context.Context, in *ChangeControllersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
 	// Status is answered by every member about itself, also without a leader.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 }
@@ -252,6 +256,16 @@ func (c *controllerClient) Members(ctx context.Context, in *MembersRequest, opts
 	return out, nil
 }
 
+func (c *controllerClient) ChangeControllers(ctx context.Context, in *ChangeControllersRequest, opts ...grpc.CallOption) (*MembersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MembersResponse)
+	err := c.cc.Invoke(ctx, Controller_ChangeControllers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controllerClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StatusResponse)
@@ -310,6 +324,9 @@ type ControllerServer interface {
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
 	// Members lists the controllers of the cluster.
 	Members(context.Context, *MembersRequest) (*MembersResponse, error)
+	// ChangeControllers adds and removes controllers, and answers when that is done. Those that are added run already, with an empty
+	// folder, and wait for it. ABORTED: not yet, or not now, the message says why; the same call again goes on.
+	ChangeControllers(context.Context, *ChangeControllersRequest) (*MembersResponse, error)
 	// Status is answered by every member about itself, also without a leader.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	mustEmbedUnimplementedControllerServer()
@@ -366,6 +383,9 @@ func (UnimplementedControllerServer) ListNodes(context.Context, *ListNodesReques
 }
 func (UnimplementedControllerServer) Members(context.Context, *MembersRequest) (*MembersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Members not implemented")
+}
+func (UnimplementedControllerServer) ChangeControllers(context.Context, *ChangeControllersRequest) (*MembersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ChangeControllers not implemented")
 }
 func (UnimplementedControllerServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
@@ -661,6 +681,24 @@ func _Controller_Members_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Controller_ChangeControllers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ChangeControllersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).ChangeControllers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_ChangeControllers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).ChangeControllers(ctx, req.(*ChangeControllersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Controller_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StatusRequest)
 	if err := dec(in); err != nil {
@@ -745,6 +783,10 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Members",
 			Handler:    _Controller_Members_Handler,
+		},
+		{
+			MethodName: "ChangeControllers",
+			Handler:    _Controller_ChangeControllers_Handler,
 		},
 		{
 			MethodName: "Status",
