@@ -175,6 +175,15 @@ func NewEpoch(id ids.GroupID, epoch ids.Epoch, voters []ids.ReplicaID, reason st
 	return &issueEpochCommand{Group: hexID(id), Epoch: epoch, Voters: voters, Reason: reason}
 }
 
+// Copy returns the state as it is now, in memory of its own: that of a member to which nothing comes any more.
+func (s *State) Copy() *State {
+	c, err := decodeSnapshot(encodeSnapshot(s))
+	if err != nil {
+		panic(err) // it was encoded just now
+	}
+	return c
+}
+
 // What follows is the node's side of a heartbeat.
 
 // A node's heartbeat is urgent while a replica misses its master or a voter, for urgentAfter at least and urgentFor at most.

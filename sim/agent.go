@@ -65,7 +65,7 @@ func (a *agent) look(due bool) {
 	a.busy, a.last = true, s.Now
 	if !a.registered {
 		a.ask(func(answer func(func())) {
-			s.c.register(h.Name, h.checkCode(), a.session, func(err error) {
+			s.c.register(h, a.session, func(err error) {
 				answer(func() { a.registered = err == nil })
 			})
 		})
@@ -74,7 +74,7 @@ func (a *agent) look(due bool) {
 	a.sequence++
 	req := a.request()
 	a.ask(func(answer func(func())) {
-		s.c.heartbeat(req, func(list []*pb.WantedReplica, err error) {
+		s.c.heartbeat(h, req, func(list []*pb.WantedReplica, err error) {
 			answer(func() {
 				if errors.Is(err, controller.ErrUnregistered) {
 					a.registered = false

@@ -22,11 +22,22 @@ var errNoController = errors.New("sim: no controller answers")
 type controllers struct {
 	s       *schedule
 	state   *controller.State
-	lead    *controller.Leader // nil: nobody leads
+	lead    *leadership // nil: nobody leads
 	term    uint64
 	applyAt int64 // when the last proposal is applied
 	decide  bool  // false: the leader only listens, an adversary issues epochs
 	changes int   // of leaders
+	stale   int   // of them, those that did not know for a while that they had been deposed
+}
+
+// leadership is that of one controller, as long as it believes in it.
+type leadership struct {
+	*controller.Leader
+	state   *controller.State
+	term    uint64
+	deposed bool                     // another one leads, or nobody
+	over    bool                     // and it knows
+	waiting []func(time.Time, error) // for what it proposed since it was deposed, which is never applied
 }
 
 // controllerSilence is when a node counts as silent: the product's default.
@@ -92,25 +103,71 @@ func (c *controllers) elect() {
 	c.stop()
 	c.term++
 	c.changes++
-	c.lead = controller.NewLeader(controllerSilence)
+	c.lead = &leadership{Leader: controller.NewLeader(controllerSilence), state: c.state, term: c.term}
 	c.lead.Begin(c.now(), c.term)
 	c.s.Tracef("controller %d leads", c.term)
 }
 
 // stop leaves the controllers without a leader.
 func (c *controllers) stop() {
-	if c.lead != nil {
-		c.lead.End()
+	if l := c.lead; l != nil {
 		c.lead = nil
-		c.s.Tracef("no controller leads")
+		l.deposed = true
+		c.end(l)
 	}
+}
+
+// end lets a deposed leader know. Until then it answers the nodes that find it, and applies nothing.
+func (c *controllers) end(l *leadership) {
+	l.over = true
+	l.End()
+	for _, done := range l.waiting {
+		done(c.now(), errNoController)
+	}
+	c.s.Tracef("controller %d leads no more", l.term)
+}
+
+// depose lets another controller lead, or none, while the old one knows nothing of it for a while: some nodes still speak with it, and it
+// answers and decides from the state as it was.
+func (c *controllers) depose() {
+	s, old := c.s, c.lead
+	old.deposed, old.state = true, c.state.Copy()
+	c.lead = nil
+	c.stale++
+	for _, h := range s.Hosts {
+		if s.chance(0.5) {
+			h.hearer = old
+			s.Tracef("%s still speaks with controller %d", h.Name, old.term)
+		}
+	}
+	s.after(s.between(100_000, 2_500_000), func() {
+		c.end(old)
+		for _, h := range s.Hosts {
+			if h.hearer == old {
+				h.hearer = nil
+			}
+		}
+	})
+	s.after(s.between(0, 1_000_000), func() {
+		if c.lead == nil {
+			c.elect()
+		}
+	})
+}
+
+// of returns the leadership that answers a machine, nil when none does.
+func (c *controllers) of(h *Host) *leadership {
+	if h.hearer != nil {
+		return h.hearer
+	}
+	return c.lead
 }
 
 // group is what an operator would see.
 func (c *controllers) group(w *World) *pb.Group {
-	lead := c.lead
-	if lead == nil {
-		lead = controller.NewLeader(controllerSilence)
+	lead := controller.NewLeader(controllerSilence)
+	if c.lead != nil {
+		lead = c.lead.Leader
 	}
 	return lead.Describe(c.now(), c.state, w.name)
 }
@@ -183,13 +240,19 @@ func idsOf(list []raftlog.Member) (out []ids.ReplicaID) {
 }
 
 // propose puts a command into the log and returns when it is applied. done, which may be nil, hears what became of it.
-func (c *controllers) propose(cmd controller.Command, done func(time.Time, error)) (at int64) {
-	s, term := c.s, c.term
+func (c *controllers) propose(l *leadership, cmd controller.Command, done func(time.Time, error)) (at int64) {
+	s := c.s
+	if l.deposed {
+		if done != nil {
+			l.waiting = append(l.waiting, done)
+		}
+		return s.Now + reportWait
+	}
 	at = max(s.Now+s.between(s.p.ApplyMin, s.p.ApplyMax), c.applyAt)
 	c.applyAt = at
 	s.after(at-s.Now, func() {
 		err := errNoController
-		if c.term == term && c.lead != nil || s.chance(0.5) {
+		if !l.deposed || s.chance(0.5) {
 			err = c.apply(cmd)
 		}
 		if done != nil {
@@ -200,10 +263,9 @@ func (c *controllers) propose(cmd controller.Command, done func(time.Time, error
 }
 
 // wait continues a call once a proposal is applied, or was waited for long enough; or answers that the leader has changed.
-func (c *controllers) wait(at int64, refuse func(error), then func()) {
-	lead := c.lead
+func (c *controllers) wait(l *leadership, at int64, refuse func(error), then func()) {
 	c.s.after(min(at, c.s.Now+reportWait)-c.s.Now, func() {
-		if c.lead != lead {
+		if l.over {
 			refuse(errNoController)
 			return
 		}
@@ -212,46 +274,47 @@ func (c *controllers) wait(at int64, refuse func(error), then func()) {
 }
 
 // register answers a process that wants to speak for its node. It is registered when its next heartbeat is taken.
-func (c *controllers) register(node ids.NodeID, checkCode, session ids.UUID, answer func(error)) {
-	if c.lead == nil {
+func (c *controllers) register(h *Host, session ids.UUID, answer func(error)) {
+	l := c.of(h)
+	if l == nil {
 		answer(errNoController)
 		return
 	}
-	cmd := c.lead.Register(c.now(), c.state, node, checkCode, session)
+	cmd := l.Register(c.now(), l.state, h.Name, h.checkCode(), session)
 	if cmd == nil {
 		answer(nil)
 		return
 	}
-	c.wait(c.propose(cmd, nil), answer, func() { answer(nil) })
+	c.wait(l, c.propose(l, cmd, nil), answer, func() { answer(nil) })
 }
 
 // heartbeat answers a node.
-func (c *controllers) heartbeat(req *pb.HeartbeatRequest, answer func([]*pb.WantedReplica, error)) {
-	if c.lead == nil {
+func (c *controllers) heartbeat(h *Host, req *pb.HeartbeatRequest, answer func([]*pb.WantedReplica, error)) {
+	l := c.of(h)
+	if l == nil {
 		answer(nil, errNoController)
 		return
 	}
-	node := ids.NodeID(req.GetNodeId())
 	refuse := func(err error) { answer(nil, err) }
-	news, err := c.lead.Hear(c.now(), c.state, req)
-	c.s.Tracef("controller %d hears %s, news %t: %v", c.term, node, news != nil, err)
+	news, err := l.Hear(c.now(), l.state, req)
+	c.s.Tracef("controller %d hears %s, news %t: %v", l.term, h.Name, news != nil, err)
 	if err != nil {
 		refuse(err)
 		return
 	}
 	at := c.s.Now
 	if news != nil {
-		at = c.propose(news.Command, news.Done)
+		at = c.propose(l, news.Command, news.Done)
 	}
-	c.wait(at, refuse, func() {
+	c.wait(l, at, refuse, func() {
 		if !c.decide {
 			answer(nil, nil)
 			return
 		}
 		at := c.s.Now
-		for _, p := range c.lead.Decide(c.now(), c.state, node) {
-			at = c.propose(p.Command, p.Done)
+		for _, p := range l.Decide(c.now(), l.state, h.Name) {
+			at = c.propose(l, p.Command, p.Done)
 		}
-		c.wait(at, refuse, func() { answer(c.lead.Wanted(c.now(), c.state, node), nil) })
+		c.wait(l, at, refuse, func() { answer(l.Wanted(c.now(), l.state, h.Name), nil) })
 	})
 }

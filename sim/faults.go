@@ -161,6 +161,8 @@ func (s *schedule) controllerFault() {
 		c.elect()
 	case s.chance(0.4):
 		c.elect()
+	case s.chance(0.4):
+		c.depose()
 	case s.chance(0.5):
 		c.stop()
 		s.after(s.between(50_000, 4_000_000), func() {

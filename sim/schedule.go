@@ -18,7 +18,7 @@ type Result struct {
 	Params                                                 Params
 	Trace                                                  uint64 // hash of the trace
 	Events, Ops, Acked, Unknown, NotStored, Reads, Masters int
-	Crashes, Epochs, Leaders, Cuts, Installs               int
+	Crashes, Epochs, Leaders, Stale, Cuts, Installs        int
 	Healed                                                 int64     // microseconds from the end of the faults to full health
 	Entries                                                ids.Index // of all groups
 	Virtual                                                int64     // microseconds
@@ -431,7 +431,7 @@ func (s *schedule) read(n *Node) {
 }
 
 func (s *schedule) result() Result {
-	res := Result{Params: s.p, Trace: s.TraceHash(), Events: s.events, Crashes: s.crashes, Leaders: s.c.changes, Healed: s.healed,
+	res := Result{Params: s.p, Trace: s.TraceHash(), Events: s.events, Crashes: s.crashes, Leaders: s.c.changes, Stale: s.c.stale, Healed: s.healed,
 		Virtual: s.Now, Err: s.Err, Rule: s.Rule, Cuts: s.cuts, Installs: s.installs}
 	if res.Err == nil {
 		res.Err = s.Rule

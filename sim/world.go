@@ -62,6 +62,7 @@ type Host struct {
 	paused int64 // until when its process does nothing
 	silent bool  // it cannot reach the controllers
 	agent  *agent
+	hearer *leadership // the controller that answers it, though another one leads; nil: the one that leads does
 }
 
 // World is one group and all that is around it. It is used by one goroutine.
