@@ -34,6 +34,7 @@ func (v *Verdict) fail(format string, args ...any) {
 //  8. no replica parks but for the disk errors that were injected, and every log opens again after a crash;
 //  9. an epoch is issued and noted as active by the rules, which are written here once more (rules.go), and what is decided for one
 //     group leaves the others as they are;
+//  10. the times in a log never go back, whatever the clocks do;
 //
 // and at the end that every acknowledged operation is in the log of every member, and that the logs are equal byte by byte.
 type Checker struct {

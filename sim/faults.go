@@ -37,6 +37,13 @@ func (s *schedule) fault() {
 	if s.chance(s.p.Pause) && h.running {
 		s.pause(h)
 	}
+	if s.chance(s.p.Clock) {
+		by := s.between(1_000, 1<<s.between(11, 33))
+		if s.chance(0.5) {
+			by = -by
+		}
+		s.step(h, by)
+	}
 	if s.chance(s.p.Controller) {
 		s.controllerFault()
 	}
@@ -220,6 +227,12 @@ func (s *schedule) pause(h *Host) {
 	d := s.between(10_000, 2_500_000)
 	h.paused = s.Now + d
 	s.Tracef("%s is paused for %d ms", h.Name, d/1000)
+}
+
+// step sets the wall clock of a machine forward or back.
+func (s *schedule) step(h *Host, by int64) {
+	h.clock += by
+	s.Tracef("the clock of %s steps to %d ms ahead", h.Name, h.clock/1000)
 }
 
 // pausedFor is how long the process of h does nothing yet.

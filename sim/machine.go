@@ -54,6 +54,7 @@ type Machine struct {
 	queue   []*Op // to be formed
 	open    []*Op // formed and not settled
 	batch   int   // operations in one frame, at most
+	time    int64 // of the last frame
 
 	flushed int
 }
@@ -93,6 +94,11 @@ func (m *Machine) Apply(c raftlog.Committed) error {
 		m.n.w.Check.fail("replica %d applied entry %d in the place of %d", m.n.ID, c.Index, m.at+1)
 	}
 	m.at = c.Index
+	if t := c.Frame.Time(); t < m.time && !c.Frame.Empty() {
+		m.n.w.Check.fail("replica %d applied entry %d of the time %d after one of %d", m.n.ID, c.Index, t, m.time)
+	} else {
+		m.time = max(m.time, t)
+	}
 	for r := range c.Frame.Records() {
 		e.Ops = append(e.Ops, string(r.Body))
 	}

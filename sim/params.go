@@ -34,6 +34,7 @@ type Params struct {
 	Partition  float64
 	Reset      float64 // of a connection
 	Pause      float64 // of a process
+	Clock      float64 // of a machine, which steps
 	FailSync   float64
 	Controller float64 // the controllers' leader goes, or a node cannot reach them
 	Epoch      float64 // of an adversary
@@ -81,6 +82,7 @@ func draw(seed uint64) Params {
 		Uncommitted: int64(pick(5_000, 16<<20)), Window: int64(pick(1, 10_000, 8<<20))}
 	p.Transfer = pick(0, 0.02, 0.1)
 	p.Cut = pick(0, 0.05, 0.3)
+	p.Clock = pick(0, 0.01, 0.05)
 	return p
 }
 

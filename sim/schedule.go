@@ -146,6 +146,9 @@ func (s *schedule) run() {
 	}
 }
 
+// epoch is what the clocks of all machines show in the beginning, in microseconds since 1970.
+const epoch = 1_700_000_000_000_000
+
 // begin makes the groups and starts the nodes and their agents.
 func (s *schedule) begin() {
 	s.Sent = s.sent
@@ -156,7 +159,7 @@ func (s *schedule) begin() {
 	s.Tracef("%s", s.p)
 	for range s.p.Hosts {
 		h := s.addHost()
-		h.agent = &agent{s: s, h: h}
+		h.agent, h.clock = &agent{s: s, h: h}, epoch
 	}
 	for _, m := range s.p.Groups {
 		s.addWorld(m)

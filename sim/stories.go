@@ -195,6 +195,17 @@ var Stories = []Story{
 		t.c.elect()
 		t.wait("the set has shrunk", func() bool { return len(t.w.newest().Voters) == 2 })
 	}},
+	// A master's clock goes back, while a commit index waits for the next frame to carry it.
+	{"a clock goes back", 2, 3, 1, true, func(t *teller) {
+		t.works(3_000)
+		id := t.w.master()
+		op := t.propose(id)
+		t.wait("it is acknowledged", func() bool { return op.State == Acked })
+		t.step(t.w.Node(id).Host, -3600_000_000)
+		t.within(1_000, "all have applied it", func() bool { return t.lagging() == 0 })
+		t.step(t.w.Node(id%3+1).Host, 3600_000_000)
+		t.works(1_000)
+	}},
 	// Two of three are lost for ever, with an operation that the third one lacks. An operator lets that one go on; when one of the others
 	// comes back, with a longer log, it can be nothing under its old id.
 	{"unclean election", 2, 3, 2, true, func(t *teller) {

@@ -59,6 +59,7 @@ type Host struct {
 	powerAfter int  // the power goes after so many writes and syncs, 0: not
 	failSync   bool // the next sync fails
 
+	clock  int64 // by how much its wall clock is ahead, in microseconds
 	paused int64 // until when its process does nothing
 	silent bool  // it cannot reach the controllers
 	agent  *agent
@@ -247,7 +248,7 @@ func (n *Node) Open(record *raftlog.EpochRecord) error {
 		},
 		Behind: func(o raftlog.Offer) { n.Offer = &o },
 		Send:   func(ids.NodeID, []peer.Envelope) { panic("sim: a step function does not send") },
-		Clock:  func() int64 { return n.w.Now / 1000 },
+		Clock:  n.wall,
 		Logger: n.w.Logger,
 	}
 	if n.w.Config != nil {
@@ -264,9 +265,12 @@ func (n *Node) Open(record *raftlog.EpochRecord) error {
 	return nil
 }
 
+// wall is the machine's clock, in milliseconds.
+func (n *Node) wall() int64 { return (n.w.Now + n.clock) / 1000 }
+
 // Turn lets the replica do what follows from its inputs, and passes on what it gives out.
 func (n *Node) Turn() {
-	n.Replica.Turn(n.w.Now / 1000)
+	n.Replica.Turn(n.wall())
 	out := n.Replica.Take()
 	n.send(out.Sends)
 	n.Queue = append(n.Queue, out.Jobs...)
