@@ -199,6 +199,9 @@ func (a *agent) obey(w *pb.WantedReplica) {
 		s.Tracef("r%d is told to campaign in term %s", n.ID, ids.Term(w.CampaignTerm))
 		n.Campaign()
 	}
+	if to := controller.HandsOver(w, st); to != 0 {
+		s.handOver(n, to)
+	}
 	s.settleDisk(n)
 }
 

@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 
 	"go.etcd.io/raft/v3/raftpb"
 
@@ -36,7 +37,8 @@ func (v *Verdict) fail(format string, args ...any) {
 //     group leaves the others as they are;
 //  10. the times in a log never go back, whatever the clocks do;
 //
-// and at the end that every acknowledged operation is in the log of every member, and that the logs are equal byte by byte.
+// and at the end that every acknowledged operation is in the log of every member, that the logs are equal byte by byte, and that the
+// state of each member is the one that is built anew from its log.
 type Checker struct {
 	*Verdict
 
@@ -206,12 +208,20 @@ func (c *Checker) Final(w *World, rec raftlog.EpochRecord, ops []*Op) {
 	for i := ids.Index(1); i <= low; i++ {
 		var first []byte
 		for _, n := range members {
-			if i < n.Log.FirstIndex() {
+			if i < n.Log.FirstIndex() { // it was given up, and is in a snapshot
+				if e := n.Machine.applied[i-1]; !reflect.DeepEqual(e, c.values[i]) {
+					c.fail("replica %d has the state %+v at entry %d, applied was %+v", n.ID, e, i, c.values[i])
+					return
+				}
 				continue
 			}
 			f, err := n.Log.ReadFrame(i, nil)
 			if err != nil {
 				c.fail("replica %d: read entry %d: %v", n.ID, i, err)
+				return
+			}
+			if built := entryOf(f); !reflect.DeepEqual(built, n.Machine.applied[i-1]) {
+				c.fail("replica %d has the state %+v at entry %d, its log gives %+v", n.ID, n.Machine.applied[i-1], i, built)
 				return
 			}
 			if first == nil {

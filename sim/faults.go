@@ -93,8 +93,9 @@ type handover struct {
 }
 
 // transfer asks n to hand its mastership to any replica.
-func (s *schedule) transfer(n *Node) {
-	to := n.w.Nodes[s.r.IntN(len(n.w.Nodes))].ID
+func (s *schedule) transfer(n *Node) { s.handOver(n, n.w.Nodes[s.r.IntN(len(n.w.Nodes))].ID) }
+
+func (s *schedule) handOver(n *Node, to ids.ReplicaID) {
 	s.Tracef("r%d is told to hand over to %d", n.ID, to)
 	h := &handover{n, n.Log}
 	s.handing[h] = true

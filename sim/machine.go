@@ -89,7 +89,7 @@ func (m *Machine) Form(b *commitlog.Builder) any {
 
 // Apply appends to the list.
 func (m *Machine) Apply(c raftlog.Committed) error {
-	e := Entry{Index: c.Index, Term: c.Term, CRC: c.Frame.Chain()}
+	e := entryOf(c.Frame)
 	if c.Index != m.at+1 {
 		m.n.w.Check.fail("replica %d applied entry %d in the place of %d", m.n.ID, c.Index, m.at+1)
 	}
@@ -98,9 +98,6 @@ func (m *Machine) Apply(c raftlog.Committed) error {
 		m.n.w.Check.fail("replica %d applied entry %d of the time %d after one of %d", m.n.ID, c.Index, t, m.time)
 	} else {
 		m.time = max(m.time, t)
-	}
-	for r := range c.Frame.Records() {
-		e.Ops = append(e.Ops, string(r.Body))
 	}
 	if c.Token != nil {
 		ops := c.Token.([]*Op)
@@ -122,6 +119,15 @@ func (m *Machine) Apply(c raftlog.Committed) error {
 	m.applied = append(m.applied, e)
 	m.n.w.Check.applied(m.n, e)
 	return nil
+}
+
+// entryOf is what a frame is to the state machine.
+func entryOf(f commitlog.Frame) Entry {
+	e := Entry{Index: f.Index(), Term: f.Term(), CRC: f.Chain()}
+	for r := range f.Records() {
+		e.Ops = append(e.Ops, string(r.Body))
+	}
+	return e
 }
 
 // Acked settles the operations up to an index.

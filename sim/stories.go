@@ -195,6 +195,44 @@ var Stories = []Story{
 		t.c.elect()
 		t.wait("the set has shrunk", func() bool { return len(t.w.newest().Voters) == 2 })
 	}},
+	// Two groups whose masters are on different machines. One machine dies, and is back: the one group gets another master, the other one
+	// keeps its own.
+	{"a machine of two groups dies", 2, 3, 1, true, func(t *teller) {
+		t.works(3_000)
+		other := t.another(2, 3, 1)
+		other.works(5_000)
+		a, b := t.w.master(), other.w.master()
+		if t.w.Node(a).Host == other.w.Node(b).Host {
+			t.fail("story: replicas %d and %d are masters, on one machine", a, b)
+		}
+		t.dies(a, 500)
+		other.works(500)
+		other.wait("its set has shrunk", func() bool { return len(other.w.newest().Voters) == 2 && other.w.active == 2 })
+		if m := other.w.master(); m != b || other.w.Check.Masters != 2 {
+			t.fail("story: replica %d is master in the place of %d, after %d elections in 2 epochs", m, b, other.w.Check.Masters)
+		}
+		t.wait("the set has shrunk", func() bool { return len(t.w.newest().Voters) == 2 && t.w.active == 2 })
+		t.open(t.w.Node(a).Host)
+		t.awaitActive(3)
+		other.awaitActive(3)
+	}},
+	// The disk of a machine fails one sync: the replica that asked for it leaves its group, the one of another group stays.
+	{"a disk fails under one of two groups", 2, 3, 1, true, func(t *teller) {
+		t.works(3_000)
+		other := t.another(2, 3, 1)
+		other.works(5_000)
+		t.pass(1_000) // nobody writes
+		before := t.w.reign()
+		n := other.w.Node(other.w.master())
+		n.FailSync()
+		other.propose(n.ID)
+		other.wait("it is master no more", func() bool { return !n.Machine.master })
+		other.works(1_000)
+		other.wait("its set has shrunk", func() bool { return !other.w.newest().IsVoter(n.ID) && other.w.active == 2 })
+		if now := t.w.reign(); now != before {
+			t.fail("story: the other group goes from %s to %s", before, now)
+		}
+	}},
 	// A master's clock goes back, while a commit index waits for the next frame to carry it.
 	{"a clock goes back", 2, 3, 1, true, func(t *teller) {
 		t.works(3_000)
@@ -267,6 +305,16 @@ func Tell(st Story, seed uint64, o Options) Result {
 type teller struct {
 	*schedule
 	w *World
+}
+
+// another makes a second group while all runs, with another machine as its first one, and returns a teller of it.
+func (t *teller) another(a, m, minISR int) *teller {
+	w := t.addWorld(mode{a, m, minISR})
+	t.c.create(w)
+	for _, n := range w.Nodes {
+		t.openReplica(n)
+	}
+	return &teller{t.schedule, w}
 }
 
 func (t *teller) must(err error) {
