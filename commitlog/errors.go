@@ -35,11 +35,12 @@ var (
 // ErrChain is returned by Append, before anything is written, when a frame does not follow the one before it.
 var ErrChain = errors.New("commitlog: frame does not chain on to the tail")
 
-// CorruptionError tells that bytes which should be a frame are none.
+// CorruptionError tells that bytes which should be a frame are none, or cannot be read.
 type CorruptionError struct {
 	File   string             // "" when the bytes did not come from a file
 	Offset ids.PhysicalOffset // where the frame starts, or claims to; -1 when unknown
 	Reason string
+	Err    error // of the read that failed; nil when the bytes were read
 }
 
 func (e *CorruptionError) Error() string {
@@ -48,6 +49,7 @@ func (e *CorruptionError) Error() string {
 	}
 	return fmt.Sprintf("commitlog: bad frame at offset %d (%s): %s", e.Offset, e.File, e.Reason)
 }
+func (e *CorruptionError) Unwrap() error { return e.Err }
 
 // DamageError is returned by Open when the log lacks, or cannot prove, something that was durable once. The replica parks and
 // waits for repair; nothing that could help the repair was changed.

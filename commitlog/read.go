@@ -67,7 +67,7 @@ func (l *Log) header(seg *segment, index ids.Index, pos int64, buf *[headerSize]
 	off := seg.base() + ids.PhysicalOffset(pos)
 	n, err := readFull(seg.file, buf[:], pos)
 	if err != nil {
-		return Ref{}, err
+		return Ref{}, unreadable(seg, off, err)
 	}
 	size, err := frameSize(buf[:n], l.o.maxFrame())
 	if err != nil {
@@ -162,7 +162,7 @@ func (l *Log) readRef(seg *segment, i ids.Index, ref Ref, buf []byte) (Frame, er
 	buf = buf[:ref.Size]
 	n, err := readFull(seg.file, buf, int64(ref.Offset-seg.base()))
 	if err != nil {
-		return nil, err
+		return nil, unreadable(seg, ref.Offset, err)
 	}
 	f, err := CheckFrame(buf[:n])
 	if err != nil {
@@ -244,14 +244,67 @@ func (l *Log) ReadAt(p []byte, off ids.PhysicalOffset) error {
 			defer seg.release()
 			n, err := readFull(seg.file, p, int64(off-seg.base()))
 			if err == nil && n < len(p) {
-				err = &CorruptionError{File: seg.path, Offset: off, Reason: "the file ends early"}
+				return &CorruptionError{File: seg.path, Offset: off, Reason: "the file ends early"}
 			}
-			return err
+			return unreadable(seg, off, err)
 		})
 		if err != nil || l.cuts.Load() == cuts {
 			return err
 		}
 	}
+}
+
+// ReadRaw reads what lies at off in one segment: frames, and behind the last one of a sealed segment the pad marker. Nothing is verified.
+// It returns how many bytes of p it filled, fewer at their end, and the errors of ReadAt.
+func (l *Log) ReadRaw(p []byte, off ids.PhysicalOffset) (n int, err error) {
+	for {
+		cuts := l.cuts.Load()
+		err := l.attempt(func() error {
+			seg, end, err := l.holdRaw(off)
+			if err != nil {
+				return err
+			}
+			defer seg.release()
+			at := int64(off - seg.base())
+			n, err = readFull(seg.file, p[:min(int64(len(p)), end-at)], at)
+			return unreadable(seg, off, err)
+		})
+		if err != nil || l.cuts.Load() == cuts {
+			return n, err
+		}
+	}
+}
+
+// holdRaw returns the segment in which off lies, held, and where its frames end, with the pad marker of a sealed one.
+func (l *Log) holdRaw(off ids.PhysicalOffset) (*segment, int64, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	switch {
+	case l.gone:
+		return nil, 0, ErrClosed
+	case off < l.front.base+segmentHeaderSize:
+		return nil, 0, ErrCompacted
+	case off >= l.tail.Offset:
+		return nil, 0, ErrUnavailable
+	}
+	i := int((off - l.front.base) / ids.PhysicalOffset(l.o.SegmentSize))
+	seg, end := l.segs[i], l.segs[i].end
+	if i < len(l.segs)-1 {
+		end += padSize
+	}
+	if at := int64(off - seg.base()); at < segmentHeaderSize || at >= end {
+		return nil, 0, ErrUnavailable
+	}
+	seg.hold()
+	return seg, end, nil
+}
+
+// unreadable is a read that failed: what cannot be read is damaged, and can be repaired like it.
+func unreadable(seg *segment, off ids.PhysicalOffset, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &CorruptionError{File: seg.path, Offset: off, Reason: "cannot be read: " + err.Error(), Err: err}
 }
 
 // Frames reads frames one behind the other from index from to the tail, the tail at the time that it is reached. Each is
@@ -338,14 +391,14 @@ func (c *cursor) next(i ids.Index) (Frame, error) {
 	}
 	b, err := c.w.at(pos, headerSize)
 	if err != nil {
-		return nil, err
+		return nil, unreadable(c.seg, off, err)
 	}
 	size, err := frameSize(b, l.o.maxFrame())
 	if err != nil {
 		return bad("%s", err.(*CorruptionError).Reason)
 	}
 	if b, err = c.w.at(pos, size); err != nil {
-		return nil, err
+		return nil, unreadable(c.seg, off, err)
 	}
 	f, err := CheckFrame(b)
 	if err != nil {
