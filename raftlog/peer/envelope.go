@@ -18,7 +18,7 @@ const (
 	MaxContextBytes  = 1 << 10   // bytes of a message's context
 	MaxEntryData     = 1 << 10   // bytes of one entry's data: entries are thin, frames carry the payload
 	MaxRecordBytes   = 2 << 10   // bytes of an encoded epoch record
-	MaxPartBytes     = 256 << 10 // bytes of a part of a state snapshot
+	MaxPartBytes     = 256 << 10 // bytes of a part of a state snapshot, or of the log
 	envelopeOverhead = 512       // what a queued envelope is charged beside its frames: about what it costs in memory
 )
 
@@ -32,7 +32,7 @@ type Envelope struct {
 	// peer message travel: not snapshots, not responses. A MsgSnap has what it offers in Index, LogTerm and Context.
 	Msg *raftpb.Message
 
-	// Part, instead of Msg, asks for a part of a state snapshot, or names the one that it brings.
+	// Part, instead of Msg, asks for a part of a state snapshot or of the log, or names the one that it brings.
 	Part *Part
 
 	// Frames are the frames of Msg's entries. A received one was checked by commitlog.CheckFrame and belongs to the receiver.
@@ -43,14 +43,28 @@ type Envelope struct {
 	Record []byte
 }
 
-// Part is a piece of a file with the snapshot of a group's state machine: the bytes from At on, up to MaxPartBytes of them. Without
-// bytes it asks for them.
+// Part is a piece of something that another replica has whole: the bytes from At on, up to MaxPartBytes of them. Without bytes it asks
+// for them.
 type Part struct {
-	Index ids.Index // of the last entry that the snapshot contains
-	Size  int64     // of the whole file
-	Hash  [32]byte  // of the state in it
-	At    int64
+	Kind  PartKind
+	Index ids.Index // of the last entry that the snapshot contains; of the frame in which At lies; of the last entry before those that are left
+	Size  int64     // of the whole file; or where the segment ends
+	Hash  [32]byte  // of the state in the snapshot; else zero
+	At    int64     // in the file; or the physical offset
 }
+
+// PartKind tells of what a Part is. The numbers are on the wire.
+type PartKind uint8
+
+const (
+	// PartOfSnapshot is a piece of a file with a snapshot of the group's state machine.
+	PartOfSnapshot PartKind = iota
+	// PartOfLog is a piece of a segment as it lies on the disk. It is not verified by who sends it.
+	PartOfLog
+	// PartOfNewest asks for the beginning of the newest snapshot that contains entry Index. The answer is a PartOfSnapshot.
+	PartOfNewest
+	partKinds
+)
 
 // Carried tells whether t may come in from another node. Proposals, read requests, transfers and everything that Raft says to
 // itself never travel, and a peer that sends one is cut off.
@@ -97,7 +111,10 @@ func (e *Envelope) channel() channel {
 
 // needs is what the other end must understand to take e.
 func (e *Envelope) needs() features {
-	if e.Part != nil || e.Msg != nil && e.Msg.GetType() == raftpb.MsgSnap {
+	switch {
+	case e.Part != nil && e.Part.Kind != PartOfSnapshot:
+		return featureRepair
+	case e.Part != nil || e.Msg != nil && e.Msg.GetType() == raftpb.MsgSnap:
 		return featureSnapshots
 	}
 	return 0
@@ -140,9 +157,11 @@ func (e *Envelope) check() error {
 	if p := e.Part; p != nil {
 		switch {
 		case m != nil || len(e.Frames) > 1 || bytes > MaxPartBytes || len(e.Frames) == 1 && bytes == 0:
-			return fmt.Errorf("a part of a snapshot with a message, or in %d pieces of %d bytes", len(e.Frames), bytes)
+			return fmt.Errorf("a part with a message, or in %d pieces of %d bytes", len(e.Frames), bytes)
+		case p.Kind >= partKinds || p.Kind == PartOfNewest && len(e.Frames) > 0:
+			return fmt.Errorf("a part of kind %d with %d bytes", p.Kind, bytes)
 		case p.Index == 0 || p.At < 0 || p.At+int64(bytes) > p.Size:
-			return fmt.Errorf("%d bytes at %d of a snapshot of %d", bytes, p.At, p.Size)
+			return fmt.Errorf("%d bytes at %d of %d", bytes, p.At, p.Size)
 		}
 		return nil
 	}

@@ -41,10 +41,11 @@ type features uint16
 
 const (
 	featureSnapshots features = 1 << iota // MsgSnap and parts of state snapshots
+	featureRepair                         // parts of the log, and questions for the newest snapshot
 )
 
 // allFeatures is what this program understands.
-const allFeatures = featureSnapshots
+const allFeatures = featureSnapshots | featureRepair
 
 // status is what an acceptor replies. The numbers are on the wire.
 type status byte

@@ -211,6 +211,17 @@ func part(from, to ids.ReplicaID, n int) Envelope {
 	return e
 }
 
+// logPart is a piece of the log; newest asks for a snapshot.
+func logPart(from, to ids.ReplicaID, n int) Envelope {
+	e := part(from, to, n)
+	e.Part.Kind, e.Part.Hash = PartOfLog, [32]byte{}
+	return e
+}
+
+func newest(from, to ids.ReplicaID) Envelope {
+	return Envelope{Group: testGroup, From: from, To: to, Epoch: 2, Part: &Part{Kind: PartOfNewest, Index: 77}}
+}
+
 // snapshotOf is an offer of a snapshot.
 func snapshotOf(from, to ids.ReplicaID) Envelope {
 	return Envelope{Group: testGroup, From: from, To: to, Epoch: 2, Record: []byte("a record"), Msg: &raftpb.Message{Type: raftpb.MsgSnap.Enum(),

@@ -44,7 +44,7 @@ func everything() []Envelope {
 	empty.Frames, empty.Msg.Entries = nil, nil
 	asked := part(1, 2, 0)
 	asked.Record = []byte("an encoded epoch record")
-	return append(envs, one, two, bare, empty, asked, snapshotOf(1, 2), part(1, 2, 0), part(1, 2, 1), part(1, 2, MaxPartBytes))
+	return append(envs, one, two, bare, empty, asked, snapshotOf(1, 2), part(1, 2, 0), part(1, 2, 1), logPart(1, 2, 3), newest(1, 2), part(1, 2, MaxPartBytes))
 }
 
 func TestEveryFieldArrives(t *testing.T) {
@@ -208,6 +208,8 @@ func TestUnfitEnvelopes(t *testing.T) {
 		change(func(e *Envelope) { *e = part(1, 2, MaxPartBytes+1) }),
 		change(func(e *Envelope) { *e = part(1, 2, 10); e.Part.Size-- }),
 		change(func(e *Envelope) { *e = part(1, 2, 10); e.Part.Index = 0 }),
+		change(func(e *Envelope) { *e = part(1, 2, 10); e.Part.Kind = PartOfNewest }),
+		change(func(e *Envelope) { *e = part(1, 2, 10); e.Part.Kind = partKinds }),
 		change(func(e *Envelope) { e.Msg.Snapshot = &raftpb.Snapshot{} }),
 		change(func(e *Envelope) { e.Msg.Responses = []*raftpb.Message{{}} }),
 		change(func(e *Envelope) { e.Msg.From = proto.Uint64(9) }),
@@ -252,7 +254,7 @@ func TestOlderPeer(t *testing.T) {
 	a := newNode(t, "n1", nil)
 	a.SetPeer("n2", b.addr)
 	waitFor(t, "connected", func() bool { return a.Connected("n2") })
-	strange := []Envelope{snapshotOf(1, 2), part(1, 2, 0), part(1, 2, 1)}
+	strange := []Envelope{snapshotOf(1, 2), part(1, 2, 0), part(1, 2, 1), logPart(1, 2, 0), newest(1, 2)}
 	a.Send("n2", strange) // alone: then nothing is left to write
 	waitFor(t, "they are dropped", func() bool { return a.Stats().Peers["n2"].Dropped == uint64(len(strange)) })
 	a.Send("n2", slices.Concat(strange, []Envelope{heartbeat(1, 2, 5)}, strange, []Envelope{appendOf(1, 2, 1, 10)}))

@@ -118,6 +118,7 @@ func appendEnvelope(dst []byte, e *Envelope) []byte {
 		be.PutUint64(place[0:], uint64(p.Index))
 		be.PutUint64(place[8:], uint64(p.Size))
 		be.PutUint64(place[16:], uint64(p.At))
+		place[28] = byte(p.Kind)
 		if len(e.Frames) > 0 {
 			be.PutUint32(place[24:], crc32.Checksum(e.Frames[0], castagnoli))
 		}
@@ -256,13 +257,16 @@ func parseLayout(b []byte) (layout, error) {
 	case l.message && l.typ == raftpb.MsgSnap && l.entries+l.frames > 0:
 		return l, wireError("a MsgSnap with entries or frames")
 	case l.part:
-		if l.message || l.typ != 0 || l.reject || l.frames > 1 || l.entries != 0 || l.context != partHash || !zero(b[76:envelopeFixed]) ||
+		if l.message || l.typ != 0 || l.reject || l.frames > 1 || l.entries != 0 || l.context != partHash || !zero(b[77:envelopeFixed]) ||
 			l.frames == 0 && !zero(b[72:76]) {
-			return l, wireError("a part of a snapshot has fields of a message")
+			return l, wireError("a part has fields of a message")
+		}
+		if kind := PartKind(b[76]); kind >= partKinds || kind == PartOfNewest && l.frames > 0 {
+			return l, wireError("a part of kind %d in %d pieces", kind, l.frames)
 		}
 		index, size, at := be.Uint64(b[48:]), int64(be.Uint64(b[56:])), int64(be.Uint64(b[64:]))
 		if index == 0 || at < 0 || size < at {
-			return l, wireError("a part at %d of a snapshot of %d bytes", at, size)
+			return l, wireError("a part at %d of %d bytes", at, size)
 		}
 	case !l.message:
 		if l.typ != 0 || l.reject || l.frames+l.entries+l.context != 0 || !zero(b[48:envelopeFixed]) {
@@ -449,13 +453,13 @@ func (r *room) envelope(head, frames []byte) (Envelope, []byte, []byte, error) {
 		e.Msg = &m.m
 	}
 	if l.part {
-		p := &Part{Index: ids.Index(be.Uint64(fixed[48:])), Size: int64(be.Uint64(fixed[56:])), At: int64(be.Uint64(fixed[64:])), Hash: [32]byte(head[:partHash])}
+		p := &Part{Kind: PartKind(fixed[76]), Index: ids.Index(be.Uint64(fixed[48:])), Size: int64(be.Uint64(fixed[56:])), At: int64(be.Uint64(fixed[64:])), Hash: [32]byte(head[:partHash])}
 		e.Part, head = p, head[partHash:]
 		if l.frames > 0 {
 			size := int(be.Uint32(head))
 			part := frames[:size:size]
 			if crc32.Checksum(part, castagnoli) != be.Uint32(fixed[72:]) || int64(size) > p.Size-p.At {
-				return Envelope{}, nil, nil, wireError("%d bytes at %d of a snapshot of %d: bad checksum, or more than there are", size, p.At, p.Size)
+				return Envelope{}, nil, nil, wireError("%d bytes at %d of %d: bad checksum, or more than there are", size, p.At, p.Size)
 			}
 			e.Frames, r.frames = r.frames[:1:1], r.frames[1:]
 			e.Frames[0] = part
