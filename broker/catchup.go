@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/ledgermq/ledgermq/broker/state"
 	"github.com/ledgermq/ledgermq/commitlog"
@@ -39,26 +42,55 @@ const (
 	maxAsked       = 16 // requests that wait to be answered; more are dropped, and asked again
 )
 
-// catchup is both sides of a transfer of a state snapshot.
-type catchup struct {
+// fetcher fetches for one replica, open or not, what others have.
+type fetcher struct {
+	node   *Node
+	log    zerolog.Logger
+	gid    ids.GroupID
+	id     ids.ReplicaID
+	dir    string
+	ctx    context.Context
 	offers chan raftlog.Offer // the newest; capacity 1
 	parts  chan peer.Envelope // answers; capacity 1
+
+	size, got atomic.Int64 // of the transfer under way: bytes of it, and how many are here
+}
+
+func newFetcher(n *Node, log zerolog.Logger, gid ids.GroupID, id ids.ReplicaID, dir string, ctx context.Context) *fetcher {
+	return &fetcher{node: n, log: log, gid: gid, id: id, dir: dir, ctx: ctx, offers: make(chan raftlog.Offer, 1), parts: make(chan peer.Envelope, 1)}
+}
+
+// pause waits for d. It returns false when the replica closes.
+func (f *fetcher) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-f.ctx.Done():
+		return false
+	}
+}
+
+// rein waits as long as n bytes since began are above the rate at which is fetched.
+func (f *fetcher) rein(began time.Time, n int64) bool {
+	early := time.Duration(n*int64(time.Second)/partRate) - f.node.o.Clock().Sub(began)
+	return early <= time.Millisecond || f.pause(early)
+}
+
+// catchup is both sides of a transfer of a state snapshot.
+type catchup struct {
+	*fetcher
 	asked  chan peer.Envelope // questions of others; capacity maxAsked
 	newest atomic.Pointer[raftlog.SnapshotID]
 
 	// received is the last entry that a received snapshot contains: up to it what is applied goes to the index only. 0: none.
 	received ids.Index
 
-	size, got atomic.Int64 // of the transfer under way: bytes of the file, and how many are here
-
 	mu     sync.Mutex
 	pinned raftlog.SnapshotID // being sent
 	file   vfs.File           // open, so that it can be sent to its end whatever newer ones there are
 	used   time.Time
-}
-
-func newCatchup() catchup {
-	return catchup{offers: make(chan raftlog.Offer, 1), parts: make(chan peer.Envelope, 1), asked: make(chan peer.Envelope, maxAsked)}
 }
 
 // newestSnapshot names the snapshot that others can have: the one that is being sent, or the newest.
@@ -121,7 +153,7 @@ func (r *Replica) serveParts() {
 		select {
 		case env := <-r.catchup.asked:
 			if err := r.servePart(env); err != nil {
-				r.log.Warn().Err(err).Uint64("to", uint64(env.From)).Msg("a part of a state snapshot cannot be sent")
+				r.log.Warn().Err(err).Uint64("to", uint64(env.From)).Msg("another replica is not sent what it asks for")
 			}
 		case <-idle.C:
 			if !r.sending() {
@@ -145,17 +177,32 @@ func (r *Replica) unpin() {
 
 func (r *Replica) servePart(env peer.Envelope) error {
 	p := *env.Part
-	f, err := r.pin(raftlog.SnapshotID{Index: p.Index, Size: p.Size, Hash: p.Hash})
-	if err != nil {
-		return err
+	if p.Kind == peer.PartOfNewest {
+		id, ok := r.newestSnapshot(p.Index)
+		if !ok || id.Index < p.Index {
+			return fmt.Errorf("it asks for a state snapshot that contains entry %d, and there is none", p.Index)
+		}
+		p = peer.Part{Index: id.Index, Size: id.Size, Hash: id.Hash}
 	}
 	// The part belongs to the transport once it is sent: it has its own bytes.
 	b := make([]byte, min(peer.MaxPartBytes, p.Size-p.At))
 	if len(b) == 0 {
-		return fmt.Errorf("it asks for what is behind the end of the snapshot of entry %d", p.Index)
+		return fmt.Errorf("it asks for what is behind the end, %d", p.Size)
 	}
-	if n, err := f.ReadAt(b, p.At); n < len(b) {
-		return fmt.Errorf("read the state snapshot of entry %d: %w", p.Index, err)
+	if p.Kind == peer.PartOfLog {
+		n, err := r.clog.ReadRaw(b, ids.PhysicalOffset(p.At))
+		if err != nil {
+			return fmt.Errorf("read the log at %d: %w", p.At, err)
+		}
+		b = b[:n]
+	} else {
+		f, err := r.pin(raftlog.SnapshotID{Index: p.Index, Size: p.Size, Hash: p.Hash})
+		if err != nil {
+			return err
+		}
+		if n, err := f.ReadAt(b, p.At); n < len(b) {
+			return fmt.Errorf("read the state snapshot of entry %d: %w", p.Index, err)
+		}
 	}
 	node, known := r.nodeOf(env.From)
 	if !known {
@@ -218,7 +265,8 @@ func (r *Replica) fetch() {
 	for {
 		select {
 		case o := <-r.catchup.offers:
-			front, err := r.fetchSnapshot(o)
+			r.log.Info().Uint64("front", uint64(o.Front.Prev.Index+1)).Msg("this replica lacks what the group has given up: it begins anew with a state snapshot of the master")
+			front, err := r.catchup.fetchSnapshot(o)
 			switch {
 			case r.ctx.Err() != nil:
 				return
@@ -234,59 +282,59 @@ func (r *Replica) fetch() {
 	}
 }
 
-// fetchSnapshot brings the snapshot of o to received.snap. What is there of the same one already, of an earlier try, epoch or process,
+// fetchSnapshot brings the snapshot of an offer to received.snap. What is there of the same one already, of an earlier try, epoch or process,
 // is not asked for again. It returns the newest offer of it.
-func (r *Replica) fetchSnapshot(o raftlog.Offer) (raftlog.Offer, error) {
-	c, fs, id := &r.catchup, r.node.o.FS, o.Snapshot
+func (f *fetcher) fetchSnapshot(o raftlog.Offer) (raftlog.Offer, error) {
+	fs, id := f.node.o.FS, o.Snapshot
 	if id.Size > maxSnapshot || id.Size < state.SnapshotHeaderSize {
 		return o, fmt.Errorf("a snapshot of %d bytes: at most %d are taken", id.Size, int64(maxSnapshot))
 	}
-	if m, err := r.checkReceived(filepath.Join(r.dir, receivedName), id); err == nil {
-		r.log.Info().Uint64("entry", uint64(m.Index)).Msg("the state snapshot that the master offers is here already")
+	if m, err := f.checkReceived(filepath.Join(f.dir, receivedName), id); err == nil {
+		f.log.Info().Uint64("entry", uint64(m.Index)).Msg("the state snapshot that is offered is here already")
 		return o, nil
 	}
-	name := filepath.Join(r.dir, partName)
-	f, at, err := openPart(fs, name, id)
+	name := filepath.Join(f.dir, partName)
+	file, at, err := openPart(fs, name, id)
 	if err != nil {
 		return o, err
 	}
-	defer f.Close()
-	c.size.Store(id.Size)
-	c.got.Store(at)
-	defer c.size.Store(0)
-	r.log.Info().Uint64("from", uint64(o.From)).Uint64("entry", uint64(id.Index)).Int64("bytes", id.Size).Int64("here", at).
-		Uint64("front", uint64(o.Front.Prev.Index+1)).Msg("this replica lacks what the group has given up: fetching the state snapshot of the master")
-	began, first := r.now(), at
+	defer file.Close()
+	f.size.Store(id.Size)
+	f.got.Store(at)
+	defer f.size.Store(0)
+	f.log.Info().Uint64("from", uint64(o.From)).Uint64("entry", uint64(id.Index)).Int64("bytes", id.Size).Int64("here", at).
+		Msg("fetching a state snapshot of another replica")
+	began, first := f.node.o.Clock(), at
 	for at < id.Size {
-		b, err := r.fetchPart(&o, at)
+		b, err := f.fetchPart(&o, at)
 		if err != nil {
 			return o, err
 		}
-		if _, err := f.WriteAt(b, at); err != nil {
+		if _, err := file.WriteAt(b, at); err != nil {
 			return o, err
 		}
 		at += int64(len(b))
-		c.got.Store(at)
-		if early := time.Duration((at-first)*int64(time.Second)/partRate) - r.now().Sub(began); early > time.Millisecond && !r.pause(early, nil) {
-			return o, r.ctx.Err()
+		f.got.Store(at)
+		if !f.rein(began, at-first) {
+			return o, f.ctx.Err()
 		}
 	}
-	if err := f.SyncData(); err != nil {
+	if err := file.SyncData(); err != nil {
 		return o, err
 	}
-	if _, err := r.checkReceived(name, id); err != nil {
+	if _, err := f.checkReceived(name, id); err != nil {
 		return o, errors.Join(fmt.Errorf("the state snapshot that came: %w", err), fs.Remove(name))
 	}
-	if err := fs.Rename(name, filepath.Join(r.dir, receivedName)); err != nil {
+	if err := fs.Rename(name, filepath.Join(f.dir, receivedName)); err != nil {
 		return o, err
 	}
-	r.log.Info().Uint64("entry", uint64(id.Index)).Int64("bytes", id.Size).Dur("took", r.now().Sub(began)).Msg("the state snapshot of the master is here")
-	return o, fs.SyncDir(r.dir)
+	f.log.Info().Uint64("entry", uint64(id.Index)).Int64("bytes", id.Size).Dur("took", f.node.o.Clock().Sub(began)).Msg("the state snapshot is here")
+	return o, fs.SyncDir(f.dir)
 }
 
 // checkReceived reads a whole file and compares it with what was offered.
-func (r *Replica) checkReceived(name string, id raftlog.SnapshotID) (state.SnapshotMeta, error) {
-	_, m, err := state.LoadSnapshot(r.node.o.FS, name, r.gid)
+func (f *fetcher) checkReceived(name string, id raftlog.SnapshotID) (state.SnapshotMeta, error) {
+	_, m, err := state.LoadSnapshot(f.node.o.FS, name, f.gid)
 	if err == nil && (m.Index != id.Index || m.Hash != id.Hash || m.FileSize() != id.Size) {
 		err = fmt.Errorf("%s is of entry %d, the offer of %d", name, m.Index, id.Index)
 	}
@@ -321,32 +369,42 @@ func openPart(fs vfs.FS, name string, id raftlog.SnapshotID) (vfs.File, int64, e
 	return f, 0, nil
 }
 
-// fetchPart asks for the bytes from at on until they come. Later offers of the same snapshot take the place of o: its sender may have
+// fetchPart asks for the bytes of the snapshot from at on until they come. Later offers of it take the place of o: its sender may have
 // changed, and the front of its log.
-func (r *Replica) fetchPart(o *raftlog.Offer, at int64) ([]byte, error) {
+func (f *fetcher) fetchPart(o *raftlog.Offer, at int64) ([]byte, error) {
 	id := o.Snapshot
 	want := peer.Part{Index: id.Index, Size: id.Size, Hash: id.Hash, At: at}
+	env, err := f.ask(o, want, func(got peer.Part) bool { return got == want })
+	if err != nil {
+		return nil, err
+	}
+	return env.Frames[0], nil
+}
+
+// ask asks the sender of o for a part until an answer comes that is wanted, some times. Later offers of the same snapshot take the place of
+// o.
+func (f *fetcher) ask(o *raftlog.Offer, part peer.Part, wanted func(peer.Part) bool) (peer.Envelope, error) {
 	t := time.NewTimer(0)
 	defer t.Stop()
 	for tries := 0; ; {
 		select {
-		case env := <-r.catchup.parts:
-			if *env.Part == want {
-				return env.Frames[0], nil
+		case env := <-f.parts:
+			if wanted(*env.Part) {
+				return env, nil
 			}
-		case next := <-r.catchup.offers:
-			if next.Snapshot == id {
+		case next := <-f.offers:
+			if next.Snapshot == o.Snapshot {
 				*o = next
 			}
 		case <-t.C:
 			if tries++; tries > partTries {
-				return nil, fmt.Errorf("replica %d does not send the bytes from %d on", o.From, at)
+				return peer.Envelope{}, fmt.Errorf("replica %d on node %s does not send what lies from %d on", o.From, o.Node, part.At)
 			}
-			ask := want
-			r.node.send(o.Node, []peer.Envelope{{Group: r.gid, From: r.id, To: o.From, Epoch: o.Term.Epoch(), Part: &ask}})
+			question := part
+			f.node.send(o.Node, []peer.Envelope{{Group: f.gid, From: f.id, To: o.From, Epoch: o.Term.Epoch(), Part: &question}})
 			t.Reset(partPatience)
-		case <-r.ctx.Done():
-			return nil, r.ctx.Err()
+		case <-f.ctx.Done():
+			return peer.Envelope{}, f.ctx.Err()
 		}
 	}
 }

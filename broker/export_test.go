@@ -23,3 +23,13 @@ var Successor = successor
 
 // CatchingUp tells whether the log of this replica does not reach its state yet.
 func (r *Replica) CatchingUp() bool { return r.catchingUp() }
+
+// Repairs is how many damages of the group's replica were repaired, and what a repair under way fetches.
+func (n *Node) Repairs(group string) (repairs int64) {
+	for _, h := range n.hostedList() {
+		if h.file.Group == group {
+			repairs += h.repairs
+		}
+	}
+	return repairs
+}

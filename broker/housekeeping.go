@@ -37,6 +37,10 @@ func (r *Replica) housekeeping() {
 			r.node.park(r, st.Parked)
 			return // park closes this replica, which ends this loop
 		}
+		if err := r.clog.Poisoned(); err != nil && repairable(err) {
+			r.node.repairOpen(r, err)
+			return // it closes this replica too
+		}
 		for _, h := range r.holds.expired(now) {
 			r.expire(h)
 		}

@@ -16,6 +16,7 @@ type counters struct {
 	bytesOut                      atomic.Int64
 	forwarded                     atomic.Int64
 	frames                        atomic.Int64 // formed here
+	scrubbed                      atomic.Int64 // bytes of the log that were read to find rot
 
 	writes  prometheus.Histogram // seconds of a write with its sync
 	commits prometheus.Histogram // seconds from forming a frame here to the answers
@@ -41,6 +42,7 @@ type collector struct {
 	behind, snapshotBehind                                          *prometheus.Desc
 	messagesIn, bytesIn, sends, pulls, pullsHeld, bytesOut, forward *prometheus.Desc
 	frames, connections                                             *prometheus.Desc
+	scrubBytes, scrubbedAt, repairs, repairedBytes                  *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
@@ -85,6 +87,10 @@ func newCollector(n *Node) *collector {
 		pullsHeld:      rep("pulls_held_total", "Pulls that had to wait."),
 		bytesOut:       rep("bytes_out_total", "Bytes of messages handed to consumers."),
 		forward:        rep("forwarded_total", "Requests passed on to the master."),
+		scrubBytes:     rep("scrub_bytes_total", "Bytes of sealed segments that were read to find rot."),
+		scrubbedAt:     rep("scrubbed_timestamp_seconds", "When the last scrub of all sealed segments ended, and found nothing bad; 0 before the first."),
+		repairs:        rep("repairs_total", "Damages of this replica that were repaired from another one, since the process began."),
+		repairedBytes:  rep("repaired_bytes_total", "Bytes that came from other replicas for repairs."),
 		frames:         rep("frames_formed_total", "Frames proposed by this replica as master."),
 	}
 }
@@ -105,6 +111,8 @@ func (c *collector) collect(ch chan<- prometheus.Metric) {
 		gauge(c.controller, float64(c.n.o.Clock().UnixMilli()-heard)/1000)
 	}
 	for _, h := range c.n.hostedList() {
+		ch <- prometheus.MustNewConstMetric(c.repairs, prometheus.CounterValue, float64(h.repairs), h.file.Group)
+		ch <- prometheus.MustNewConstMetric(c.repairedBytes, prometheus.CounterValue, float64(h.repaired), h.file.Group)
 		if h.r == nil {
 			gauge(c.parked, truth(h.parked != ""), h.file.Group)
 			continue
@@ -154,6 +162,8 @@ func (c *collector) replica(ch chan<- prometheus.Metric, r *Replica, gauge func(
 	count(c.bytesOut, &r.counters.bytesOut)
 	count(c.forward, &r.counters.forwarded)
 	count(c.frames, &r.counters.frames)
+	count(c.scrubBytes, &r.counters.scrubbed)
+	gauge(c.scrubbedAt, float64(r.scrubbed.Load().Finished)/1000, g)
 	r.counters.writes.Collect(ch)
 	r.counters.commits.Collect(ch)
 }

@@ -55,6 +55,8 @@ type Node struct {
 	registrars []*registrar
 	metrics    *collector
 
+	scrubbing chan struct{} // held by the replica whose log is being scrubbed; capacity 1
+
 	spare atomic.Bool // the controller's last answer wanted no replica here
 
 	mu       sync.Mutex
@@ -74,8 +76,11 @@ type hosted struct {
 	missing bool     // the controller knows the replica, but its folder is gone
 	opening bool     // a goroutine works on it
 	r       *Replica // nil until open
+	repair  *repair  // works on it while it is parked for a damage
 	starts  uint64   // of the log that is being opened, told to the controller before the replica takes part
 	seen    uint64   // greatest start counter that the controller has told
+
+	repairs, repaired int64 // damages that were mended since the process began, and bytes that came for them
 }
 
 // OpenNode takes the data folder and checks that it is this node's. It returns vfs.ErrLocked when another process uses the
@@ -94,7 +99,7 @@ func OpenNode(o NodeOptions) (*Node, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("broker: lock data folder %s: %w", o.Dir, err)
 	}
-	n := &Node{o: o, lock: lock, replicas: map[ids.GroupID]*hosted{}, beat: make(chan struct{}, 1), failed: make(chan struct{}),
+	n := &Node{o: o, lock: lock, replicas: map[ids.GroupID]*hosted{}, beat: make(chan struct{}, 1), failed: make(chan struct{}), scrubbing: make(chan struct{}, 1),
 		log: o.Logger.With().Str("node", string(o.ID)).Logger()}
 	n.metrics = newCollector(n)
 	n.ctx, n.stop = context.WithCancel(context.Background())
@@ -277,7 +282,10 @@ func (n *Node) join(cluster string) error {
 func (n *Node) receive(from ids.NodeID, envs []peer.Envelope) {
 	for i := range envs {
 		env := &envs[i]
-		r := n.opened(env.Group)
+		r, p := n.opened(env.Group)
+		if p != nil && p.id == env.To && env.Part != nil {
+			p.take(from, *env)
+		}
 		if r == nil || r.id != env.To {
 			continue
 		}
@@ -293,14 +301,14 @@ func (n *Node) receive(from ids.NodeID, envs []peer.Envelope) {
 	}
 }
 
-// opened returns the open replica of the group, nil when there is none.
-func (n *Node) opened(id ids.GroupID) *Replica {
+// opened returns the open replica of the group, or the repair of a damaged one; nil when there is none.
+func (n *Node) opened(id ids.GroupID) (*Replica, *repair) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if h := n.replicas[id]; h != nil {
-		return h.r
+		return h.r, h.repair
 	}
-	return nil
+	return nil, nil
 }
 
 // peerClosed tells the replicas that a connection to a node went down, so that they send again at once.
@@ -453,6 +461,14 @@ func (n *Node) openReplica(id ids.GroupID, record *raftlog.EpochRecord, starts u
 			h.parked = err.Error()
 			if errors.Is(err, errLost) {
 				h.file.Lost = h.parked
+			}
+			if h.file.Lost == "" && repairable(err) && !n.closing {
+				p, fault := n.newRepair(h, id, err)
+				if fault == nil {
+					n.wg.Go(p.run)
+					return
+				}
+				err = errors.Join(err, fault)
 			}
 			n.log.Error().Str("group", f.Group).Err(err).Msg("replica is parked: it neither votes, acknowledges nor leads")
 			return

@@ -58,6 +58,10 @@ type NodeOptions struct {
 
 	// BootID names this start of the machine. Default: as the system tells; see vfs.BootID.
 	BootID string
+	// ScrubEvery is how often a replica reads its sealed segments through, and ScrubRate how many bytes a second it reads then at
+	// most. Default 24 h and 8 MiB.
+	ScrubEvery time.Duration
+	ScrubRate  int64
 
 	FS     vfs.FS
 	Clock  func() time.Time
@@ -74,6 +78,12 @@ func (o *NodeOptions) EnsureDefaults() {
 	}
 	if o.CheckpointBytes == 0 {
 		o.CheckpointBytes = 64 << 20
+	}
+	if o.ScrubEvery == 0 {
+		o.ScrubEvery = 24 * time.Hour
+	}
+	if o.ScrubRate == 0 {
+		o.ScrubRate = 8 << 20
 	}
 	if o.FS == nil {
 		o.FS = vfs.OS
@@ -110,6 +120,9 @@ func (o *NodeOptions) Validate() error {
 	}
 	if o.RetentionBytes < 0 {
 		fault("retention of %d bytes: use 0 for no bound, or a positive size", o.RetentionBytes)
+	}
+	if o.ScrubEvery < 0 || o.ScrubRate < 0 {
+		fault("a scrub every %v of %d bytes a second: use positive values", o.ScrubEvery, o.ScrubRate)
 	}
 	if o.CheckpointBytes < 1<<16 {
 		fault("a checkpoint every %d bytes: use at least 65536", o.CheckpointBytes)

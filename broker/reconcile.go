@@ -285,6 +285,12 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 	}
 	switch {
 	case parked != "":
+		if _, p := n.opened(id); p != nil {
+			p.learn(w)
+			if w.Lost != "" {
+				n.giveUp(id, p, w.Lost)
+			}
+		}
 	case r == nil:
 		n.openReplica(id, record, w.Starts)
 	default:
@@ -299,6 +305,10 @@ func (n *Node) retire(id ids.GroupID, h *hosted, w *controllerpb.WantedReplica, 
 	r, busy := h.r, h.opening || h.closing
 	if r == nil && !busy && h.parked == "" {
 		h.parked = why // nobody opens it any more
+	}
+	if h.repair != nil {
+		h.repair.stop()
+		busy = true
 	}
 	n.mu.Unlock()
 	u := uncleanOf(w.Unclean, h.file.Replica)

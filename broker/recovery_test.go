@@ -171,7 +171,7 @@ func TestDerivedFilesCanBeDeleted(t *testing.T) {
 }
 
 // Old segments go when the group agrees, the least offsets move with them, and the state's snapshots are primary data from
-// then on: a replica that lost both says so and does not serve. A file of the index that cannot be removed stops none of it.
+// then on: a replica that lost both does not serve before it has one of another replica. A file of the index that cannot be removed stops none of it.
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer
@@ -233,14 +233,34 @@ func TestRetention(t *testing.T) {
 	c.stop(node)
 	removeFiles(t, filepath.Join(dir, "state-*"))
 	c.start(node)
-	eventually(t, 20*time.Second, func() error {
-		err := c.nodes[node].Ready()
-		if err == nil || !strings.Contains(err.Error(), "snapshot") {
-			return fmt.Errorf("a replica that lost its state after a cut says %v, want a named damage", err)
-		}
-		return nil
-	})
-	w.fill(5000, 4, 1<<10) // the others go on
+	// It gets a snapshot of another replica, and answers as before.
+	stateless := func() {
+		t.Helper()
+		eventually(t, 40*time.Second, func() error {
+			if err := c.nodes[node].Ready(); err != nil {
+				return err
+			}
+			if r := c.nodes[node].Replica("g1"); r == nil || r.CatchingUp() {
+				return fmt.Errorf("%s catches up", node)
+			}
+			if got, want := c.wire(node, "g1").answers(), c.wire(c.master("g1"), "g1").answers(); got != want {
+				return fmt.Errorf("without its own state it answers\n%s\nthe master\n%s", got, want)
+			}
+			return nil
+		})
+	}
+	stateless()
+	if n := c.nodes[node].Repairs("g1"); n != 1 {
+		t.Errorf("%d repairs, want 1", n)
+	}
+	// Also when the log lacks what the snapshot contains.
+	c.kill(node)
+	w.fill(5000, 40, 1<<20)
+	removeFiles(t, filepath.Join(dir, "*.snap")) // that of the other one too
+	c.start(node)
+	stateless()
+	w.fill(6000, 4, 1<<10)
+	stateless()
 }
 
 // After a cut either of the two state snapshots is enough: the log reaches back to the older one.

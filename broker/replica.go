@@ -21,6 +21,7 @@ import (
 	"github.com/ledgermq/ledgermq/index"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/raftlog"
+	"github.com/ledgermq/ledgermq/raftlog/peer"
 	"github.com/ledgermq/ledgermq/remoting"
 )
 
@@ -74,6 +75,7 @@ type Replica struct {
 	counters    counters
 	checkpoint  checkpoint
 	catchup     catchup
+	scrubbed    atomic.Pointer[scrubResult]
 	holds       holds
 	forwarder   forwarder
 	office      office
@@ -112,11 +114,13 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	r := &Replica{node: n, group: f.Group, gid: gid, id: f.Replica, slot: f.Slot, dir: dir,
 		log:     n.log.With().Str("group", f.Group).Uint64("replica", uint64(f.Replica)).Logger(),
 		overlay: map[index.Key]ids.QueueOffset{}, answered: map[*remoting.Conn]struct{}{}, woken: map[index.Key]struct{}{},
-		presence: newPresence[*remoting.Conn](), holds: newHolds(), catchup: newCatchup(), mend: make(chan struct{}, 1)}
+		presence: newPresence[*remoting.Conn](), holds: newHolds(), mend: make(chan struct{}, 1)}
 	r.counters.open(f.Group)
 	r.ctx, r.stop = context.WithCancel(context.Background())
+	r.catchup.fetcher, r.catchup.asked = newFetcher(n, r.log, gid, r.id, dir, r.ctx), make(chan peer.Envelope, maxAsked)
 	r.others.Store(&map[ids.ReplicaID]otherReplica{})
 	r.role.Store(&raftlog.Role{})
+	r.scrubbed.Store(&scrubResult{})
 	began := n.o.Clock()
 	r.logOptions = logOptions(n.o, dir, ids.ClusterID(cluster), gid, f)
 	if r.clog, err = commitlog.Open(r.logOptions); err != nil {
@@ -158,6 +162,7 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	r.spawn(r.upkeep)
 	r.spawn(r.serveParts)
 	r.spawn(r.fetch)
+	r.spawn(r.scrub)
 	r.log.Info().Str("clients", advertise).Dur("took", n.o.Clock().Sub(began)).Uint64("applied", r.applied.Load()).Msg("replica open")
 	return r, nil
 }
@@ -205,14 +210,28 @@ func (r *Replica) recover() error {
 	case errors.Is(err, state.ErrNoSnapshot) && first <= 1:
 		st, meta = state.New(), state.SnapshotMeta{}
 	default:
-		return fmt.Errorf("the log no longer reaches back to its start and no state snapshot can be used: a peer's is needed: %w", err)
+		return r.noState(fmt.Errorf("the log no longer reaches back to its start and no state snapshot can be used: a peer's is needed: %w", err))
 	}
 	tail := r.clog.Tail()
 	if meta.Index > tail.Index && r.catchup.received == 0 {
 		return fmt.Errorf("%w: the state snapshot is of entry %d but the log ends at %d: the log lost its tail", errLost, meta.Index, tail.Index)
 	}
 	if meta.Index+1 < first {
-		return fmt.Errorf("the newest usable state snapshot is of entry %d but the log begins at %d: a peer's is needed", meta.Index, first)
+		return r.noState(fmt.Errorf("the newest usable state snapshot is of entry %d but the log begins at %d: a peer's is needed", meta.Index, first))
+	}
+	applied, appliedEnd := meta.Index, meta.Offset
+	if r.catchup.received != 0 {
+		agrees, err := r.reaches(meta)
+		if err != nil {
+			return err
+		}
+		if !agrees {
+			// What the log has behind its front may not be what the state knows: Raft tells, and it is indexed then.
+			applied, appliedEnd = first-1, r.clog.FirstOffset()
+			if err := r.dropIndex(); err != nil {
+				return err
+			}
+		}
 	}
 	r.st = st
 	if r.idx, err = index.Open(index.Options{FS: fs, Dir: filepath.Join(r.dir, "index"), Group: r.gid, SegmentSize: r.clog.SegmentSize(),
@@ -222,24 +241,59 @@ func (r *Replica) recover() error {
 	for _, p := range r.idx.Problems() {
 		r.log.Error().Err(p).Msg("a file of the queue index cannot be used: it is rebuilt from the log")
 	}
-	r.applied.Store(uint64(min(meta.Index, tail.Index)))
-	r.appliedEnd.Store(int64(min(meta.Offset, tail.Offset)))
+	r.applied.Store(uint64(applied))
+	r.appliedEnd.Store(int64(appliedEnd))
 	if meta.Index > 0 {
 		r.keepNewest(meta)
 	}
 	r.sinceCheck = meta.Offset
 	r.checkpoint.offset.Store(int64(meta.Offset))
 	r.checkpoint.cut.Store(int64(st.CutBase()))
-	if err := r.reindex(meta); err != nil {
+	if err := r.reindex(applied, appliedEnd); err != nil {
 		return errors.Join(err, r.idx.Close())
 	}
 	return nil
 }
 
-// reindex adds the messages between what the index covers and the snapshot.
-func (r *Replica) reindex(meta state.SnapshotMeta) error {
+// noState is err as one that a peer can help against.
+func (r *Replica) noState(err error) error {
+	return &noStateError{least: r.clog.FirstIndex() - 1, err: err}
+}
+
+// reaches tells whether the log has the last entry of a state that came from another replica: then it has all before it as well.
+func (r *Replica) reaches(meta state.SnapshotMeta) (bool, error) {
+	if meta.Index > r.clog.Tail().Index {
+		return false, nil
+	}
+	if meta.Index < r.clog.FirstIndex() {
+		return true, nil // the last one before the front, which the group agreed on
+	}
+	f, err := r.clog.ReadFrame(meta.Index, nil)
+	if err != nil {
+		return false, fmt.Errorf("compare the log with the state snapshot of entry %d: %w", meta.Index, err)
+	}
+	return f.Term() == meta.Term && f.Chain() == meta.Chain, nil
+}
+
+// dropIndex removes the files of the queue index: it is built again.
+func (r *Replica) dropIndex() error {
+	dir := filepath.Join(r.dir, "index")
+	names, err := r.node.o.FS.List(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("list the queue index: %w", err)
+	}
+	for _, name := range names {
+		if err := r.node.o.FS.Remove(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("remove the queue index: %w", err)
+		}
+	}
+	return nil
+}
+
+// reindex adds the messages between what the index covers and what is applied: entry last, which ends at end.
+func (r *Replica) reindex(last ids.Index, end ids.PhysicalOffset) error {
 	from := max(r.idx.Covered(), r.clog.FirstOffset())
-	if from >= min(meta.Offset, r.clog.Tail().Offset) {
+	if from >= end {
 		return nil
 	}
 	first, err := r.clog.IndexAt(from)
@@ -251,7 +305,7 @@ func (r *Replica) reindex(meta state.SnapshotMeta) error {
 		if err != nil {
 			return fmt.Errorf("read the log to rebuild the index: %w", err)
 		}
-		if f.Index() > meta.Index {
+		if f.Index() > last {
 			break
 		}
 		for rec := range f.Records() {

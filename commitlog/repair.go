@@ -24,7 +24,7 @@ import (
 // good of that one and from what came; it is whole and synced before it takes the old one's name. A crash before that leaves the
 // damage, one after it less of it.
 //
-// A Repair is used by one goroutine, but for ReadRaw.
+// A Repair is used by one goroutine.
 type Repair struct {
 	o     Options
 	lock  io.Closer
@@ -275,7 +275,9 @@ func (r *Repair) damage(reason string, header bool) error {
 			return r.begin()
 		}
 		return nil
-	case below || r.loose:
+	case r.loose:
+		return fmt.Errorf("%w: none of its frames follows what came for index %d", ErrNoMatch, r.t.Index)
+	case below:
 		return fail("lost tail: the log ends with index %d, the durable bound is index %d: %s, and no frame follows", r.t.Index, m.BoundIndex, reason)
 	}
 	r.state = repairDone
@@ -420,9 +422,6 @@ func (r *Repair) finish(rest bool) error {
 // Damaged tells whether anything is to be repaired.
 func (r *Repair) Damaged() bool { return r.state != repairDone || len(r.made) > 0 }
 
-// Owner is Meta.Owner of the log.
-func (r *Repair) Owner() []byte { return r.meta.Owner }
-
 // Need returns where the bytes begin that Put wants next, and the index of the frame that they begin with, or go on with. ok is false
 // when nothing is needed any more.
 func (r *Repair) Need() (index ids.Index, from ids.PhysicalOffset, ok bool) {
@@ -504,19 +503,33 @@ func (r *Repair) Commit() error {
 	return r.wrap(r.o.FS.SyncDir(r.o.Dir))
 }
 
-// ReadRaw is that of Log for the files of the damaged log: not even where its frames end is known. Any goroutine may call it.
-func (r *Repair) ReadRaw(p []byte, off ids.PhysicalOffset) (int, error) {
-	base := r.o.base(off)
-	if _, there := slices.BinarySearch(r.bases, base); !there || off < base+segmentHeaderSize {
+// ReadRaw is that of Log for one that is not open, and may be damaged: not even where its frames end is known.
+func ReadRaw(o Options, p []byte, off ids.PhysicalOffset) (int, error) {
+	o.EnsureDefaults()
+	base := o.base(off)
+	if off < base+segmentHeaderSize {
 		return 0, ErrUnavailable
 	}
-	f, err := r.o.FS.Open(r.path(base))
+	f, err := o.FS.Open(filepath.Join(o.Dir, segmentName(base, logSuffix)))
 	if err != nil {
-		return 0, r.wrap(err)
+		return 0, fmt.Errorf("commitlog: read raw: %w", err)
 	}
 	defer f.Close()
 	n, err := readFull(f, p, int64(off-base))
-	return n, r.wrap(err)
+	if n == 0 && err == nil {
+		err = ErrUnavailable
+	}
+	return n, err
+}
+
+// ReadMeta returns the meta of a log that need not be open.
+func ReadMeta(o Options) (Meta, error) {
+	o.EnsureDefaults()
+	m, err := loadMeta(&o)
+	if err != nil {
+		return Meta{}, err
+	}
+	return m.cur.Meta, m.f.Close()
 }
 
 // Close ends the use of r and gives the log free. What was not committed is removed.

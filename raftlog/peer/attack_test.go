@@ -319,6 +319,8 @@ func TestBadBytes(t *testing.T) {
 		"a part of nothing":     partOf(func(b []byte) { be.PutUint64(b[firstEnvelope+48:], 0); sealPacket(b[:len(b)-300]) }),
 		"a part behind the end": partOf(func(b []byte) { be.PutUint64(b[firstEnvelope+64:], 800); sealPacket(b[:len(b)-300]) }),
 		"a part of a message":   partOf(func(b []byte) { b[firstEnvelope+90] = 1; sealPacket(b[:len(b)-300]) }),
+		"a part of what is not": partOf(func(b []byte) { b[firstEnvelope+76] = byte(partKinds); sealPacket(b[:len(b)-300]) }),
+		"bytes in a question":   partOf(func(b []byte) { b[firstEnvelope+76] = byte(PartOfNewest); sealPacket(b[:len(b)-300]) }),
 		"a large part": func() []byte {
 			e := part(1, 2, MaxPartBytes)
 			e.Part.Size, e.Frames[0] = 1<<30, append(e.Frames[0], 1)

@@ -1,0 +1,211 @@
+package broker_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ledgermq/ledgermq/broker"
+	"github.com/ledgermq/ledgermq/commitlog"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/internal/vfs"
+)
+
+// segment is the n-th file of the log of a node's replica, counted from its end when n is negative.
+func (c *cluster) segment(node string, n int) string {
+	c.t.Helper()
+	list, err := filepath.Glob(filepath.Join(c.groupDir(node), "log", "*.log"))
+	if err != nil || len(list) <= max(n, -n-1) {
+		c.t.Fatalf("%s has %v (%v), not segment %d", node, list, err, n)
+	}
+	return list[(n+len(list))%len(list)]
+}
+
+// flip changes one bit of a file in its place.
+func flip(t *testing.T, name string, at int64) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, 1)
+	if _, err := f.ReadAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 0x10
+	if _, err := f.WriteAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// chains reads the sealed segments of a node's log and returns what the last frame of each is.
+func (c *cluster) chains(node string) ([]string, error) {
+	dir := c.groupDir(node)
+	b, err := os.ReadFile(filepath.Join(dir, "replica.json"))
+	if err != nil {
+		return nil, err
+	}
+	var f struct {
+		Cluster     string
+		SegmentSize int64
+	}
+	if err := json.Unmarshal(b, &f); err != nil {
+		return nil, err
+	}
+	id, err1 := ids.ParseUUID(f.Cluster)
+	group, err2 := ids.ParseUUID(filepath.Base(dir))
+	if err1 != nil || err2 != nil {
+		return nil, fmt.Errorf("%v, %v", err1, err2)
+	}
+	l, err := commitlog.Open(commitlog.Options{FS: vfs.OS, Dir: filepath.Join(dir, "log"), Cluster: ids.ClusterID(id), Group: ids.GroupID(group), SegmentSize: f.SegmentSize, ReadOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close(false)
+	var list []string
+	for _, s := range l.Segments() {
+		if !s.Sealed {
+			continue
+		}
+		if err := l.CheckSegment(s.Base, func(int) error { return nil }); err != nil {
+			return nil, err
+		}
+		fr, err := l.ReadFrame(s.LastIndex, nil)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, fmt.Sprintf("%d: %d %08x", s.Base, fr.Index(), fr.Chain()))
+	}
+	return list, nil
+}
+
+// awaitRepaired returns when the node has repaired its replica, is ready, and has the same sealed segments as another one.
+func (c *cluster) awaitRepaired(node, other string, repairs int64) {
+	c.t.Helper()
+	eventually(c.t, 60*time.Second, func() error {
+		if err := c.nodes[node].Ready(); err != nil {
+			return err
+		}
+		if n := c.nodes[node].Repairs("g1"); n < repairs {
+			return fmt.Errorf("%d repairs, want %d", n, repairs)
+		}
+		got, err := c.chains(node)
+		if err != nil {
+			return err
+		}
+		want, err := c.chains(other)
+		if err != nil {
+			return err
+		}
+		if len(got) == 0 || !slices.Equal(got, want) {
+			return fmt.Errorf("%s has %q, %s has %q", node, got, other, want)
+		}
+		return nil
+	})
+}
+
+// A bit flips in a sealed segment of a replica that runs. The scrub finds it, the replica is repaired from another one, also when it is
+// the master, and answers as before.
+func TestScrubAndRepair(t *testing.T) {
+	t.Parallel()
+	c := newTunedCluster(t, func(o *broker.NodeOptions) {
+		o.CheckpointBytes, o.ScrubEvery, o.ScrubRate = 18<<20, 200*time.Millisecond, 1<<30
+	}, "g1")
+	w := c.wire(c.master("g1"), "g1")
+	w.topic("T", 4)
+	w.fill(0, 40, 1<<20)
+	want := w.answers()
+	for _, leads := range []bool{false, true} {
+		node := c.slave("g1")
+		if leads {
+			node = c.master("g1")
+		}
+		before := c.nodes[node].Repairs("g1")
+		flip(t, c.segment(node, 1), 5<<20+77)
+		eventually(t, 60*time.Second, func() error {
+			if c.nodes[node].Repairs("g1") == before {
+				return fmt.Errorf("%s has repaired nothing: %v", node, c.nodes[node].Ready())
+			}
+			return nil
+		})
+		c.awaitRepaired(node, c.besides(node), before+1)
+		if got := c.wire(node, "g1").answers(); got != want {
+			t.Errorf("after its repair %s answers\n%s\nbefore\n%s", node, got, want)
+		}
+	}
+	m := c.master("g1")
+	c.wire(m, "g1").fill(40, 4, 1<<10)
+}
+
+// What is damaged while a replica is stopped, and a start sees, is repaired before the replica takes part: a segment's header, the whole
+// file, a frame that is not the last one. Two of them, damaged in different places, help each other.
+func TestRepairAtAStart(t *testing.T) {
+	t.Parallel()
+	c := newTunedCluster(t, func(o *broker.NodeOptions) { o.CheckpointBytes = 18 << 20 }, "g1")
+	w := c.wire(c.master("g1"), "g1")
+	w.topic("T", 4)
+	w.fill(0, 40, 1<<20)
+	want := w.answers()
+	both := []string{c.slave("g1"), c.master("g1")}
+	slices.Sort(both)
+	third := "n1"
+	for _, n := range []string{"n2", "n3"} {
+		if !slices.Contains(both, n) {
+			third = n
+		}
+	}
+	if slices.Contains(both, third) {
+		t.Fatalf("%v and %s", both, third)
+	}
+	c.kill(third) // the two have only each other
+	for _, n := range both {
+		c.kill(n)
+	}
+	if err := os.Remove(c.segment(both[0], 1)); err != nil {
+		t.Fatal(err)
+	}
+	flip(t, c.segment(both[0], -1), 40)   // the header
+	flip(t, c.segment(both[1], 0), 24)    // too
+	flip(t, c.segment(both[1], 0), 8<<20) // and a frame behind it
+	for _, n := range both {
+		c.start(n)
+	}
+	c.awaitRepaired(both[0], both[1], 1)
+	c.awaitRepaired(both[1], both[0], 1)
+	for _, n := range both {
+		eventually(t, 20*time.Second, func() error {
+			if got := c.wire(n, "g1").answers(); got != want {
+				return fmt.Errorf("after its repair %s answers\n%s\nbefore\n%s", n, got, want)
+			}
+			return nil
+		})
+	}
+}
+
+// The only replica of a group has nobody to be repaired from: it stays parked, says why, and is as it was.
+func TestNobodyToRepairFrom(t *testing.T) {
+	t.Parallel()
+	c := newTunedCluster(t, func(o *broker.NodeOptions) { o.ScrubEvery = 200 * time.Millisecond })
+	c.createGroup("g1", 1, 1)
+	w := c.wire("n1", "g1")
+	w.topic("T", 4)
+	w.fill(0, 20, 1<<20)
+	name := c.segment("n1", 0)
+	flip(t, name, 5<<20)
+	eventually(t, 20*time.Second, func() error {
+		if err := c.nodes["n1"].Ready(); err == nil || !strings.Contains(err.Error(), "no other replica to repair it from") {
+			return fmt.Errorf("it says %v", err)
+		}
+		return nil
+	})
+	c.stop("n1")
+	flip(t, name, 5<<20) // the operator has brought the file back
+	c.start("n1")
+	eventually(t, 20*time.Second, func() error { return c.nodes["n1"].Ready() })
+}
