@@ -131,8 +131,7 @@ func (p *repair) run() {
 			p.reopen()
 			return
 		}
-		var lost *commitlog.DamageError
-		if errors.As(err, &lost) && len(peers) > 0 {
+		if commitlog.IdentityLost(err) && len(peers) > 0 {
 			p.n.giveUp(p.gid, p, err.Error())
 			break
 		}
@@ -258,8 +257,7 @@ func (p *repair) each(peers []otherPeer, try func(otherPeer) error) error {
 				Msg("the replica is repaired: what was damaged is as it was")
 			return nil
 		}
-		var lost *commitlog.DamageError
-		if p.ctx.Err() != nil || errors.As(err, &lost) {
+		if p.ctx.Err() != nil || commitlog.IdentityLost(err) {
 			return err
 		}
 		faults = append(faults, fmt.Sprintf("replica %d on node %s: %v", o.id, o.node, err))

@@ -64,7 +64,7 @@ const (
 var ErrNoMatch = errors.New("commitlog: the bytes do not belong to this log")
 
 // OpenRepair looks for the damage that was seen at an offset, that of a *DamageError or a *CorruptionError. It returns a *DamageError
-// when the log lost its tail, and the errors of Open.
+// that is Lost when the damage reaches the end of the log, and the errors of Open.
 func OpenRepair(o Options, at ids.PhysicalOffset) (*Repair, error) {
 	o.EnsureDefaults()
 	if err := o.Validate(); err != nil {
@@ -245,12 +245,12 @@ func (r *Repair) damage(reason string, header bool) error {
 	off := r.base + ids.PhysicalOffset(r.pos())
 	m := &r.meta
 	below := r.t.Index < m.BoundIndex || r.t.Offset < m.BoundOffset && r.t.Index > 0
-	fail := func(format string, args ...any) error {
-		return &DamageError{File: r.path(r.base), Offset: off, Reason: fmt.Sprintf(format, args...)}
+	fail := func(lost bool, format string, args ...any) error {
+		return &DamageError{File: r.path(r.base), Offset: off, Reason: fmt.Sprintf(format, args...), Lost: lost}
 	}
 	if off >= r.anchor && !(m.CleanStop && r.t.Index == m.BoundIndex) {
 		beyond := m.batchEnd
-		if below {
+		if below || r.o.Async && r.o.BootID != "" && r.o.BootID == m.BootID { // as in recovery.judge
 			beyond = 0
 		}
 		found, err := r.later(beyond)
@@ -265,7 +265,7 @@ func (r *Repair) damage(reason string, header bool) error {
 		case r.loose:
 			return fmt.Errorf("%w: the frame at offset %d does not follow what came for index %d", ErrNoMatch, off, r.t.Index)
 		default:
-			return fail("a valid frame does not follow index %d: %s", r.t.Index, reason)
+			return fail(false, "a valid frame does not follow index %d: %s", r.t.Index, reason)
 		}
 	}
 	switch {
@@ -278,7 +278,7 @@ func (r *Repair) damage(reason string, header bool) error {
 	case r.loose:
 		return fmt.Errorf("%w: none of its frames follows what came for index %d", ErrNoMatch, r.t.Index)
 	case below:
-		return fail("lost tail: the log ends with index %d, the durable bound is index %d: %s, and no frame follows", r.t.Index, m.BoundIndex, reason)
+		return fail(true, "lost tail: the log ends with index %d, the durable bound is index %d: %s, and no frame follows", r.t.Index, m.BoundIndex, reason)
 	}
 	r.state = repairDone
 	return r.finish(true)

@@ -214,12 +214,12 @@ func TestRepairRefuses(t *testing.T) {
 	o, frames, other := twins(t, true, 1000)
 	pristine := image(t, o)
 	// another has the same frames up to one, and others from there on.
-	another := func(same int) *Log {
+	another := func(same, size int) *Log {
 		l := mustCreate(t, small(vfs.NewMem()))
 		for _, f := range frames[:same] {
 			check(t, l.Append([]Frame{f}))
 		}
-		grow(t, l, 9, len(frames)-same+5, 1000)
+		grow(t, l, 9, len(frames)-same+80, size)
 		check(t, l.Sync())
 		t.Cleanup(func() { _ = l.Close(false) })
 		return l
@@ -236,8 +236,9 @@ func TestRepairRefuses(t *testing.T) {
 		read   func([]byte, ids.PhysicalOffset) (int, error)
 		refuse func(error) bool
 	}{
-		{"another history from the damage on", 100, another(100).ReadRaw, func(err error) bool { return errors.Is(err, ErrNoMatch) }},
-		{"another history before the damage", 100, another(90).ReadRaw, func(err error) bool { return errors.Is(err, ErrNoMatch) }},
+		{"another history from the damage on", 100, another(100, 1000).ReadRaw, func(err error) bool { return errors.Is(err, ErrNoMatch) }},
+		{"another history before the damage", 100, another(90, 1000).ReadRaw, func(err error) bool { return errors.Is(err, ErrNoMatch) }},
+		{"another history of other sizes", 100, another(100, 900).ReadRaw, func(err error) bool { return errors.Is(err, ErrNoMatch) }},
 		{"garbage", 100, func(p []byte, _ ids.PhysicalOffset) (int, error) {
 			return copy(p, bytes.Repeat([]byte{7}, len(p))), nil
 		},
@@ -247,11 +248,17 @@ func TestRepairRefuses(t *testing.T) {
 			p[50] ^= 1
 			return n, err
 		}, func(err error) bool { return errors.Is(err, ErrNoMatch) }},
-		{"too short", 100, another(99).ReadRaw, func(err error) bool { return err != nil }},
-		{"the last frame", len(frames) - 1, other.ReadRaw, func(err error) bool { return errors.As(err, &damage) }},
+		{"nothing", 100, func([]byte, ids.PhysicalOffset) (int, error) { return 0, ErrUnavailable }, func(err error) bool { return errors.Is(err, ErrUnavailable) }},
+		{"the last frame", len(frames) - 1, other.ReadRaw, func(err error) bool { return errors.As(err, &damage) && damage.Lost }},
 	} {
 		at := spoilt(c.bad)
 		before := image(t, o)
+		if r, err := OpenRepair(o, at); err == nil {
+			if err := r.Commit(); err == nil {
+				t.Errorf("%s: a repair that lacks something was committed", c.name)
+			}
+			check(t, r.Close())
+		}
 		if _, err := mendFrom(o, at, 4096, c.read); !c.refuse(err) {
 			t.Errorf("%s: %v", c.name, err)
 		}
