@@ -41,6 +41,7 @@ var walks = map[string]walk{
 	"Equal replicas":                              {cluster: cluster.Options{Groups: 1}},
 	"More controllers, or other ones":             {run: moreControllers},
 	"Losing a site and coming back":               {run: lostSite},
+	"A corrupt segment":                           {cluster: cluster.Options{Groups: 1}, marks: corruptMarks},
 	"Raising the feature level":                   {cluster: cluster.Options{Groups: 1}},
 	"Masters go back to where they are wanted":    {cluster: cluster.Options{Groups: 2}},
 	"A wiped disk":                                {cluster: cluster.Options{Groups: 1}},
