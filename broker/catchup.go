@@ -14,6 +14,7 @@ import (
 
 	"github.com/ledgermq/ledgermq/broker/state"
 	"github.com/ledgermq/ledgermq/commitlog"
+	"github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/internal/vfs"
 	"github.com/ledgermq/ledgermq/raftlog"
@@ -53,11 +54,31 @@ type fetcher struct {
 	offers chan raftlog.Offer // the newest; capacity 1
 	parts  chan peer.Envelope // answers; capacity 1
 
-	size, got atomic.Int64 // of the transfer under way: bytes of it, and how many are here
+	size, got, from atomic.Int64 // of the transfer under way: bytes of it, how many are here, and with how many it began
+	began           atomic.Int64 // when it began, ms since 1970; 0 while there is none
 }
 
 func newFetcher(n *Node, log zerolog.Logger, gid ids.GroupID, id ids.ReplicaID, dir string, ctx context.Context) *fetcher {
 	return &fetcher{node: n, log: log, gid: gid, id: id, dir: dir, ctx: ctx, offers: make(chan raftlog.Offer, 1), parts: make(chan peer.Envelope, 1)}
+}
+
+// begin notes a transfer of size bytes, of which at are here. 0: the size is not known.
+func (f *fetcher) begin(size, at int64) {
+	f.size.Store(size)
+	f.got.Store(at)
+	f.from.Store(at)
+	f.began.Store(f.node.o.Clock().UnixMilli())
+}
+
+// progress tells of the transfer under way; nil: there is none.
+func (f *fetcher) progress(what string) *controllerpb.Fetching {
+	began := f.began.Load()
+	if began == 0 {
+		return nil
+	}
+	p := &controllerpb.Fetching{What: what, Got: f.got.Load(), Size: f.size.Load()}
+	p.BytesPerSecond = (p.Got - f.from.Load()) * 1000 / max(f.node.o.Clock().UnixMilli()-began, 1)
+	return p
 }
 
 // pause waits for d. It returns false when the replica closes.
@@ -299,9 +320,8 @@ func (f *fetcher) fetchSnapshot(o raftlog.Offer) (raftlog.Offer, error) {
 		return o, err
 	}
 	defer file.Close()
-	f.size.Store(id.Size)
-	f.got.Store(at)
-	defer f.size.Store(0)
+	f.begin(id.Size, at)
+	defer f.began.Store(0)
 	f.log.Info().Uint64("from", uint64(o.From)).Uint64("entry", uint64(id.Index)).Int64("bytes", id.Size).Int64("here", at).
 		Msg("fetching a state snapshot of another replica")
 	began, first := f.node.o.Clock(), at

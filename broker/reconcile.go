@@ -170,6 +170,9 @@ func (n *Node) report(check, cluster []byte) *controllerpb.HeartbeatRequest {
 			rep.Role = controllerpb.Role_ROLE_PARKED
 		}
 		rep.Starts, rep.Missing, rep.IdentityLost, rep.DiskNearlyFull = h.starts, h.missing, h.file.Lost != "", n.diskFull.Load()
+		if h.repair != nil {
+			rep.Fetching = h.repair.progress(h.repair.what())
+		}
 		if h.r != nil {
 			h.r.report(rep)
 			req.Addresses.Clients[h.file.Group] = h.r.advertise

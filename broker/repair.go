@@ -267,7 +267,8 @@ func (p *repair) each(peers []otherPeer, try func(otherPeer) error) error {
 
 // fetchLog repairs the log from one peer.
 func (p *repair) fetchLog(r *commitlog.Repair, o otherPeer) error {
-	p.got.Store(0)
+	p.begin(0, 0)
+	defer p.fetcher.began.Store(0)
 	from, began := raftlog.Offer{From: o.id, Node: o.node}, p.n.o.Clock()
 	for {
 		index, off, needs := r.Need()
@@ -317,6 +318,15 @@ func (p *repair) take(from ids.NodeID, env peer.Envelope) {
 	case p.asked <- question{from, env}:
 	default:
 	}
+}
+
+// what tells what the repair fetches.
+func (p *repair) what() string {
+	var noState *noStateError
+	if errors.As(p.fault, &noState) {
+		return "a state snapshot"
+	}
+	return "damaged frames"
 }
 
 // answers sends other damaged replicas what they ask for, until the repair ends: two may lack different things.

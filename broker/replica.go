@@ -448,4 +448,5 @@ func (r *Replica) report(rep *controllerpb.ReplicaReport) {
 	terms, starts := termStarts(r.clog)
 	controller.ReportTerms(rep, terms, starts)
 	rep.Starts = r.clog.Meta().Starts
+	rep.Fetching, rep.ScrubbedMillis = r.catchup.progress("a state snapshot"), r.scrubbed.Load().Finished
 }

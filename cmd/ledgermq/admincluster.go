@@ -109,6 +109,25 @@ type replicaView struct {
 	Poisoned    string `json:"poisoned,omitempty"`
 	Lost        string `json:"lost,omitempty"`
 	DiskFull    bool   `json:"diskNearlyFull,omitempty"`
+	Scrubbed    string `json:"scrubbed,omitempty"` // when its sealed segments were last read through and found good
+
+	Fetching *fetchingView `json:"fetching,omitempty"` // from another replica, outside of the log
+}
+
+type fetchingView struct {
+	What           string `json:"what"`
+	Got            int64  `json:"got"`  // bytes
+	Size           int64  `json:"size"` // bytes in all; 0: not known
+	BytesPerSecond int64  `json:"bytesPerSecond"`
+}
+
+// note says how far a replica is with what it fetches.
+func (f *fetchingView) note(node string) string {
+	mib := func(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+	if f.Size == 0 {
+		return fmt.Sprintf("replica on %s fetches %s from another one: %s so far", node, f.What, mib(f.Got))
+	}
+	return fmt.Sprintf("replica on %s fetches %s from another one: %s of %s, %d %%, %s a second", node, f.What, mib(f.Got), mib(f.Size), 100*f.Got/f.Size, mib(f.BytesPerSecond))
 }
 
 func viewGroup(g *pb.Group) groupView {
@@ -142,6 +161,12 @@ func viewGroup(g *pb.Group) groupView {
 		}
 		if masterEnd >= 0 && rep != nil {
 			view.BehindBytes = max(0, masterEnd-rep.GetEndOffset())
+		}
+		if at := rep.GetScrubbedMillis(); at > 0 {
+			view.Scrubbed = time.UnixMilli(at).UTC().Format(time.RFC3339)
+		}
+		if f := rep.GetFetching(); f != nil && r.GetLive() {
+			view.Fetching = &fetchingView{What: plain(f.GetWhat()), Got: f.GetGot(), Size: f.GetSize(), BytesPerSecond: f.GetBytesPerSecond()}
 		}
 		fit := r.GetLive() && view.Parked == "" && view.Poisoned == "" && view.Lost == ""
 		if r.GetVoter() && fit {
@@ -188,6 +213,11 @@ func viewGroup(g *pb.Group) groupView {
 	}
 	if v.State == "degraded" || v.State == "no master" {
 		v.Notes = append([]string{fmt.Sprintf("%s of %d alive", countOf(voters, "voter"), countVoters(g))}, v.Notes...)
+	}
+	for _, r := range v.Replicas {
+		if r.Fetching != nil {
+			v.Notes = append(v.Notes, r.Fetching.note(r.Node))
+		}
 	}
 	if g.GetAsyncFlush() {
 		v.Notes = append(v.Notes, "asynchronous flush: an OK is given before a disk has the message; voters that lose power at once lose the last moment")

@@ -49,7 +49,10 @@ func sampleGroup() *pb.Group {
 func TestJSONOutputs(t *testing.T) {
 	t.Parallel()
 	text := "hello"
-	group := viewGroup(sampleGroup())
+	sample := sampleGroup()
+	sample.Replicas[1].Report.Fetching = &pb.Fetching{What: "a state snapshot", Got: 120 << 20, Size: 400 << 20, BytesPerSecond: 30 << 20}
+	sample.Replicas[1].Report.ScrubbedMillis = 1796000000000
+	group := viewGroup(sample)
 	for name, v := range map[string]any{
 		"admin-cluster": clusterView{
 			ClusterID:   "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",

@@ -549,6 +549,8 @@ type ReplicaReport struct {
 	Leaving            bool                   `protobuf:"varint,21,opt,name=leaving,proto3" json:"leaving,omitempty"`                                                   // its process ends soon: it takes no mastership that another one hands over
 	DiskNearlyFull     bool                   `protobuf:"varint,22,opt,name=disk_nearly_full,json=diskNearlyFull,proto3" json:"disk_nearly_full,omitempty"`             // its disk is nearly full: as master it refuses sends
 	Terms              []*TermStart           `protobuf:"bytes,40,rep,name=terms,proto3" json:"terms,omitempty"`                                                        // the newest terms of its log, at most 64, while it hears no master
+	Fetching           *Fetching              `protobuf:"bytes,50,opt,name=fetching,proto3" json:"fetching,omitempty"`                                                  // absent while it fetches nothing of another replica
+	ScrubbedMillis     int64                  `protobuf:"varint,51,opt,name=scrubbed_millis,json=scrubbedMillis,proto3" json:"scrubbed_millis,omitempty"`               // when its sealed segments were last read through and found good, ms since 1970; 0: never
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -744,6 +746,89 @@ func (x *ReplicaReport) GetTerms() []*TermStart {
 	return nil
 }
 
+func (x *ReplicaReport) GetFetching() *Fetching {
+	if x != nil {
+		return x.Fetching
+	}
+	return nil
+}
+
+func (x *ReplicaReport) GetScrubbedMillis() int64 {
+	if x != nil {
+		return x.ScrubbedMillis
+	}
+	return 0
+}
+
+// Fetching is how far a replica is with what it gets from another one outside of the log.
+type Fetching struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	What           string                 `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`
+	Got            int64                  `protobuf:"varint,2,opt,name=got,proto3" json:"got,omitempty"`   // bytes
+	Size           int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"` // bytes in all; 0: not known
+	BytesPerSecond int64                  `protobuf:"varint,4,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Fetching) Reset() {
+	*x = Fetching{}
+	mi := &file_controller_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fetching) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fetching) ProtoMessage() {}
+
+func (x *Fetching) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fetching.ProtoReflect.Descriptor instead.
+func (*Fetching) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Fetching) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Fetching) GetGot() int64 {
+	if x != nil {
+		return x.Got
+	}
+	return 0
+}
+
+func (x *Fetching) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Fetching) GetBytesPerSecond() int64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
 // MemberReport is how a master sees another member of its epoch.
 type MemberReport struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -758,7 +843,7 @@ type MemberReport struct {
 
 func (x *MemberReport) Reset() {
 	*x = MemberReport{}
-	mi := &file_controller_proto_msgTypes[8]
+	mi := &file_controller_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -770,7 +855,7 @@ func (x *MemberReport) String() string {
 func (*MemberReport) ProtoMessage() {}
 
 func (x *MemberReport) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[8]
+	mi := &file_controller_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -783,7 +868,7 @@ func (x *MemberReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReport.ProtoReflect.Descriptor instead.
 func (*MemberReport) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{8}
+	return file_controller_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *MemberReport) GetReplicaId() uint64 {
@@ -837,7 +922,7 @@ type HeartbeatRequest struct {
 
 func (x *HeartbeatRequest) Reset() {
 	*x = HeartbeatRequest{}
-	mi := &file_controller_proto_msgTypes[9]
+	mi := &file_controller_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -849,7 +934,7 @@ func (x *HeartbeatRequest) String() string {
 func (*HeartbeatRequest) ProtoMessage() {}
 
 func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[9]
+	mi := &file_controller_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -862,7 +947,7 @@ func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{9}
+	return file_controller_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *HeartbeatRequest) GetNodeId() string {
@@ -935,7 +1020,7 @@ type HeartbeatResponse struct {
 
 func (x *HeartbeatResponse) Reset() {
 	*x = HeartbeatResponse{}
-	mi := &file_controller_proto_msgTypes[10]
+	mi := &file_controller_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -947,7 +1032,7 @@ func (x *HeartbeatResponse) String() string {
 func (*HeartbeatResponse) ProtoMessage() {}
 
 func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[10]
+	mi := &file_controller_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -960,7 +1045,7 @@ func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{10}
+	return file_controller_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HeartbeatResponse) GetClusterId() []byte {
@@ -1036,7 +1121,7 @@ type WantedReplica struct {
 
 func (x *WantedReplica) Reset() {
 	*x = WantedReplica{}
-	mi := &file_controller_proto_msgTypes[11]
+	mi := &file_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1048,7 +1133,7 @@ func (x *WantedReplica) String() string {
 func (*WantedReplica) ProtoMessage() {}
 
 func (x *WantedReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[11]
+	mi := &file_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1061,7 +1146,7 @@ func (x *WantedReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantedReplica.ProtoReflect.Descriptor instead.
 func (*WantedReplica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{11}
+	return file_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WantedReplica) GetGroupId() []byte {
@@ -1232,7 +1317,7 @@ type GroupReplica struct {
 
 func (x *GroupReplica) Reset() {
 	*x = GroupReplica{}
-	mi := &file_controller_proto_msgTypes[12]
+	mi := &file_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1244,7 +1329,7 @@ func (x *GroupReplica) String() string {
 func (*GroupReplica) ProtoMessage() {}
 
 func (x *GroupReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[12]
+	mi := &file_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1257,7 +1342,7 @@ func (x *GroupReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupReplica.ProtoReflect.Descriptor instead.
 func (*GroupReplica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{12}
+	return file_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GroupReplica) GetReplicaId() uint64 {
@@ -1311,7 +1396,7 @@ type CreateGroupRequest struct {
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_controller_proto_msgTypes[13]
+	mi := &file_controller_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1408,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[13]
+	mi := &file_controller_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +1421,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{13}
+	return file_controller_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CreateGroupRequest) GetName() string {
@@ -1405,7 +1490,7 @@ type ElectRequest struct {
 
 func (x *ElectRequest) Reset() {
 	*x = ElectRequest{}
-	mi := &file_controller_proto_msgTypes[14]
+	mi := &file_controller_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1417,7 +1502,7 @@ func (x *ElectRequest) String() string {
 func (*ElectRequest) ProtoMessage() {}
 
 func (x *ElectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[14]
+	mi := &file_controller_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1430,7 +1515,7 @@ func (x *ElectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ElectRequest.ProtoReflect.Descriptor instead.
 func (*ElectRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{14}
+	return file_controller_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ElectRequest) GetGroup() string {
@@ -1458,7 +1543,7 @@ type TermStart struct {
 
 func (x *TermStart) Reset() {
 	*x = TermStart{}
-	mi := &file_controller_proto_msgTypes[15]
+	mi := &file_controller_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1555,7 @@ func (x *TermStart) String() string {
 func (*TermStart) ProtoMessage() {}
 
 func (x *TermStart) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[15]
+	mi := &file_controller_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1568,7 @@ func (x *TermStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TermStart.ProtoReflect.Descriptor instead.
 func (*TermStart) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{15}
+	return file_controller_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TermStart) GetTerm() uint64 {
@@ -1516,7 +1601,7 @@ type UncleanElection struct {
 
 func (x *UncleanElection) Reset() {
 	*x = UncleanElection{}
-	mi := &file_controller_proto_msgTypes[16]
+	mi := &file_controller_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +1613,7 @@ func (x *UncleanElection) String() string {
 func (*UncleanElection) ProtoMessage() {}
 
 func (x *UncleanElection) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[16]
+	mi := &file_controller_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1626,7 @@ func (x *UncleanElection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncleanElection.ProtoReflect.Descriptor instead.
 func (*UncleanElection) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{16}
+	return file_controller_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UncleanElection) GetEpoch() uint32 {
@@ -1606,7 +1691,7 @@ type ElectUncleanRequest struct {
 
 func (x *ElectUncleanRequest) Reset() {
 	*x = ElectUncleanRequest{}
-	mi := &file_controller_proto_msgTypes[17]
+	mi := &file_controller_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1618,7 +1703,7 @@ func (x *ElectUncleanRequest) String() string {
 func (*ElectUncleanRequest) ProtoMessage() {}
 
 func (x *ElectUncleanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[17]
+	mi := &file_controller_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1631,7 +1716,7 @@ func (x *ElectUncleanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ElectUncleanRequest.ProtoReflect.Descriptor instead.
 func (*ElectUncleanRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{17}
+	return file_controller_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ElectUncleanRequest) GetGroup() string {
@@ -1682,7 +1767,7 @@ type ElectUncleanResponse struct {
 
 func (x *ElectUncleanResponse) Reset() {
 	*x = ElectUncleanResponse{}
-	mi := &file_controller_proto_msgTypes[18]
+	mi := &file_controller_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +1779,7 @@ func (x *ElectUncleanResponse) String() string {
 func (*ElectUncleanResponse) ProtoMessage() {}
 
 func (x *ElectUncleanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[18]
+	mi := &file_controller_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +1792,7 @@ func (x *ElectUncleanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ElectUncleanResponse.ProtoReflect.Descriptor instead.
 func (*ElectUncleanResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{18}
+	return file_controller_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ElectUncleanResponse) GetEpoch() uint32 {
@@ -1758,7 +1843,7 @@ type ReplaceReplicaRequest struct {
 
 func (x *ReplaceReplicaRequest) Reset() {
 	*x = ReplaceReplicaRequest{}
-	mi := &file_controller_proto_msgTypes[19]
+	mi := &file_controller_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1770,7 +1855,7 @@ func (x *ReplaceReplicaRequest) String() string {
 func (*ReplaceReplicaRequest) ProtoMessage() {}
 
 func (x *ReplaceReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[19]
+	mi := &file_controller_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1783,7 +1868,7 @@ func (x *ReplaceReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceReplicaRequest.ProtoReflect.Descriptor instead.
 func (*ReplaceReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{19}
+	return file_controller_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReplaceReplicaRequest) GetGroup() string {
@@ -1832,7 +1917,7 @@ type KeepLearnerRequest struct {
 
 func (x *KeepLearnerRequest) Reset() {
 	*x = KeepLearnerRequest{}
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1844,7 +1929,7 @@ func (x *KeepLearnerRequest) String() string {
 func (*KeepLearnerRequest) ProtoMessage() {}
 
 func (x *KeepLearnerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1857,7 +1942,7 @@ func (x *KeepLearnerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepLearnerRequest.ProtoReflect.Descriptor instead.
 func (*KeepLearnerRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{20}
+	return file_controller_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *KeepLearnerRequest) GetGroup() string {
@@ -1891,7 +1976,7 @@ type PreferRequest struct {
 
 func (x *PreferRequest) Reset() {
 	*x = PreferRequest{}
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1903,7 +1988,7 @@ func (x *PreferRequest) String() string {
 func (*PreferRequest) ProtoMessage() {}
 
 func (x *PreferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1916,7 +2001,7 @@ func (x *PreferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreferRequest.ProtoReflect.Descriptor instead.
 func (*PreferRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{21}
+	return file_controller_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PreferRequest) GetGroup() string {
@@ -1942,7 +2027,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +2039,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +2052,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{22}
+	return file_controller_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RemoveNodeRequest) GetNodeId() string {
@@ -1985,7 +2070,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2082,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2095,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{23}
+	return file_controller_proto_rawDescGZIP(), []int{24}
 }
 
 type SetModeRequest struct {
@@ -2028,7 +2113,7 @@ type SetModeRequest struct {
 
 func (x *SetModeRequest) Reset() {
 	*x = SetModeRequest{}
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2040,7 +2125,7 @@ func (x *SetModeRequest) String() string {
 func (*SetModeRequest) ProtoMessage() {}
 
 func (x *SetModeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2053,7 +2138,7 @@ func (x *SetModeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetModeRequest.ProtoReflect.Descriptor instead.
 func (*SetModeRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{24}
+	return file_controller_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SetModeRequest) GetGroup() string {
@@ -2134,7 +2219,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2146,7 +2231,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2159,7 +2244,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{25}
+	return file_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Group) GetName() string {
@@ -2323,7 +2408,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2335,7 +2420,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2348,7 +2433,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{26}
+	return file_controller_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Change) GetEpoch() uint32 {
@@ -2400,7 +2485,7 @@ type Master struct {
 
 func (x *Master) Reset() {
 	*x = Master{}
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2412,7 +2497,7 @@ func (x *Master) String() string {
 func (*Master) ProtoMessage() {}
 
 func (x *Master) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2425,7 +2510,7 @@ func (x *Master) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Master.ProtoReflect.Descriptor instead.
 func (*Master) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{27}
+	return file_controller_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Master) GetReplicaId() uint64 {
@@ -2491,7 +2576,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2503,7 +2588,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2516,7 +2601,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{28}
+	return file_controller_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Replica) GetReplicaId() uint64 {
@@ -2618,7 +2703,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2630,7 +2715,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2643,7 +2728,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{29}
+	return file_controller_proto_rawDescGZIP(), []int{30}
 }
 
 type ListGroupsResponse struct {
@@ -2655,7 +2740,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_controller_proto_msgTypes[30]
+	mi := &file_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2667,7 +2752,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[30]
+	mi := &file_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2680,7 +2765,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{30}
+	return file_controller_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -2699,7 +2784,7 @@ type GetGroupRequest struct {
 
 func (x *GetGroupRequest) Reset() {
 	*x = GetGroupRequest{}
-	mi := &file_controller_proto_msgTypes[31]
+	mi := &file_controller_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2711,7 +2796,7 @@ func (x *GetGroupRequest) String() string {
 func (*GetGroupRequest) ProtoMessage() {}
 
 func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[31]
+	mi := &file_controller_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2724,7 +2809,7 @@ func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGroupRequest.ProtoReflect.Descriptor instead.
 func (*GetGroupRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{31}
+	return file_controller_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetGroupRequest) GetName() string {
@@ -2749,7 +2834,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_controller_proto_msgTypes[32]
+	mi := &file_controller_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2761,7 +2846,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[32]
+	mi := &file_controller_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2774,7 +2859,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{32}
+	return file_controller_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Node) GetNodeId() string {
@@ -2834,7 +2919,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_controller_proto_msgTypes[33]
+	mi := &file_controller_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2846,7 +2931,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[33]
+	mi := &file_controller_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2859,7 +2944,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{33}
+	return file_controller_proto_rawDescGZIP(), []int{34}
 }
 
 type ListNodesResponse struct {
@@ -2871,7 +2956,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_controller_proto_msgTypes[34]
+	mi := &file_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2883,7 +2968,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[34]
+	mi := &file_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2896,7 +2981,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{34}
+	return file_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -2917,7 +3002,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_controller_proto_msgTypes[35]
+	mi := &file_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2929,7 +3014,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[35]
+	mi := &file_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2942,7 +3027,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{35}
+	return file_controller_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Member) GetId() string {
@@ -2976,7 +3061,7 @@ type ChangeControllersRequest struct {
 
 func (x *ChangeControllersRequest) Reset() {
 	*x = ChangeControllersRequest{}
-	mi := &file_controller_proto_msgTypes[36]
+	mi := &file_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2988,7 +3073,7 @@ func (x *ChangeControllersRequest) String() string {
 func (*ChangeControllersRequest) ProtoMessage() {}
 
 func (x *ChangeControllersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[36]
+	mi := &file_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3001,7 +3086,7 @@ func (x *ChangeControllersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeControllersRequest.ProtoReflect.Descriptor instead.
 func (*ChangeControllersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{36}
+	return file_controller_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ChangeControllersRequest) GetAdd() []*Member {
@@ -3026,7 +3111,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_controller_proto_msgTypes[37]
+	mi := &file_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3038,7 +3123,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[37]
+	mi := &file_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3051,7 +3136,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{37}
+	return file_controller_proto_rawDescGZIP(), []int{38}
 }
 
 type MembersResponse struct {
@@ -3066,7 +3151,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_controller_proto_msgTypes[38]
+	mi := &file_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3078,7 +3163,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[38]
+	mi := &file_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3091,7 +3176,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{38}
+	return file_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *MembersResponse) GetClusterId() []byte {
@@ -3130,7 +3215,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_controller_proto_msgTypes[39]
+	mi := &file_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3142,7 +3227,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[39]
+	mi := &file_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3155,7 +3240,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{39}
+	return file_controller_proto_rawDescGZIP(), []int{40}
 }
 
 type StatusResponse struct {
@@ -3178,7 +3263,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_controller_proto_msgTypes[40]
+	mi := &file_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3190,7 +3275,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[40]
+	mi := &file_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3203,7 +3288,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{40}
+	return file_controller_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StatusResponse) GetId() string {
@@ -3300,7 +3385,7 @@ type IdentifyRequest struct {
 
 func (x *IdentifyRequest) Reset() {
 	*x = IdentifyRequest{}
-	mi := &file_controller_proto_msgTypes[41]
+	mi := &file_controller_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3312,7 +3397,7 @@ func (x *IdentifyRequest) String() string {
 func (*IdentifyRequest) ProtoMessage() {}
 
 func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[41]
+	mi := &file_controller_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3325,7 +3410,7 @@ func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyRequest.ProtoReflect.Descriptor instead.
 func (*IdentifyRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{41}
+	return file_controller_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *IdentifyRequest) GetId() string {
@@ -3354,7 +3439,7 @@ type IdentifyResponse struct {
 
 func (x *IdentifyResponse) Reset() {
 	*x = IdentifyResponse{}
-	mi := &file_controller_proto_msgTypes[42]
+	mi := &file_controller_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3366,7 +3451,7 @@ func (x *IdentifyResponse) String() string {
 func (*IdentifyResponse) ProtoMessage() {}
 
 func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[42]
+	mi := &file_controller_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3379,7 +3464,7 @@ func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyResponse.ProtoReflect.Descriptor instead.
 func (*IdentifyResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{42}
+	return file_controller_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *IdentifyResponse) GetId() string {
@@ -3423,7 +3508,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_controller_proto_msgTypes[43]
+	mi := &file_controller_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3435,7 +3520,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[43]
+	mi := &file_controller_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3448,7 +3533,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{43}
+	return file_controller_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Membership) GetChanged() bool {
@@ -3491,7 +3576,7 @@ type MemberIdentity struct {
 
 func (x *MemberIdentity) Reset() {
 	*x = MemberIdentity{}
-	mi := &file_controller_proto_msgTypes[44]
+	mi := &file_controller_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3503,7 +3588,7 @@ func (x *MemberIdentity) String() string {
 func (*MemberIdentity) ProtoMessage() {}
 
 func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[44]
+	mi := &file_controller_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3516,7 +3601,7 @@ func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberIdentity.ProtoReflect.Descriptor instead.
 func (*MemberIdentity) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{44}
+	return file_controller_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *MemberIdentity) GetId() string {
@@ -3561,7 +3646,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_controller_proto_msgTypes[45]
+	mi := &file_controller_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3573,7 +3658,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[45]
+	mi := &file_controller_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3586,7 +3671,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{45}
+	return file_controller_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *StepRequest) GetToken() []byte {
@@ -3640,7 +3725,7 @@ type StepResponse struct {
 
 func (x *StepResponse) Reset() {
 	*x = StepResponse{}
-	mi := &file_controller_proto_msgTypes[46]
+	mi := &file_controller_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3652,7 +3737,7 @@ func (x *StepResponse) String() string {
 func (*StepResponse) ProtoMessage() {}
 
 func (x *StepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[46]
+	mi := &file_controller_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3665,7 +3750,7 @@ func (x *StepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResponse.ProtoReflect.Descriptor instead.
 func (*StepResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{46}
+	return file_controller_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StepResponse) GetRemoved() bool {
@@ -3709,7 +3794,7 @@ const file_controller_proto_rawDesc = "" +
 	"\x04zone\x18\x04 \x01(\tR\x04zone\x1a:\n" +
 	"\fClientsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x92\x06\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf9\x06\n" +
 	"\rReplicaReport\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -3738,7 +3823,14 @@ const file_controller_proto_rawDesc = "" +
 	"\ridentity_lost\x18\x14 \x01(\bR\fidentityLost\x12\x18\n" +
 	"\aleaving\x18\x15 \x01(\bR\aleaving\x12(\n" +
 	"\x10disk_nearly_full\x18\x16 \x01(\bR\x0ediskNearlyFull\x127\n" +
-	"\x05terms\x18( \x03(\v2!.ledgermq.controller.v1.TermStartR\x05terms\"\xac\x01\n" +
+	"\x05terms\x18( \x03(\v2!.ledgermq.controller.v1.TermStartR\x05terms\x12<\n" +
+	"\bfetching\x182 \x01(\v2 .ledgermq.controller.v1.FetchingR\bfetching\x12'\n" +
+	"\x0fscrubbed_millis\x183 \x01(\x03R\x0escrubbedMillis\"n\n" +
+	"\bFetching\x12\x12\n" +
+	"\x04what\x18\x01 \x01(\tR\x04what\x12\x10\n" +
+	"\x03got\x18\x02 \x01(\x03R\x03got\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\x12(\n" +
+	"\x10bytes_per_second\x18\x04 \x01(\x03R\x0ebytesPerSecond\"\xac\x01\n" +
 	"\fMemberReport\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x14\n" +
@@ -4051,7 +4143,7 @@ func file_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_controller_proto_goTypes = []any{
 	(Role)(0),                        // 0: ledgermq.controller.v1.Role
 	(GroupState)(0),                  // 1: ledgermq.controller.v1.GroupState
@@ -4063,123 +4155,125 @@ var file_controller_proto_goTypes = []any{
 	(*RegisterNodeResponse)(nil),     // 7: ledgermq.controller.v1.RegisterNodeResponse
 	(*Addresses)(nil),                // 8: ledgermq.controller.v1.Addresses
 	(*ReplicaReport)(nil),            // 9: ledgermq.controller.v1.ReplicaReport
-	(*MemberReport)(nil),             // 10: ledgermq.controller.v1.MemberReport
-	(*HeartbeatRequest)(nil),         // 11: ledgermq.controller.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),        // 12: ledgermq.controller.v1.HeartbeatResponse
-	(*WantedReplica)(nil),            // 13: ledgermq.controller.v1.WantedReplica
-	(*GroupReplica)(nil),             // 14: ledgermq.controller.v1.GroupReplica
-	(*CreateGroupRequest)(nil),       // 15: ledgermq.controller.v1.CreateGroupRequest
-	(*ElectRequest)(nil),             // 16: ledgermq.controller.v1.ElectRequest
-	(*TermStart)(nil),                // 17: ledgermq.controller.v1.TermStart
-	(*UncleanElection)(nil),          // 18: ledgermq.controller.v1.UncleanElection
-	(*ElectUncleanRequest)(nil),      // 19: ledgermq.controller.v1.ElectUncleanRequest
-	(*ElectUncleanResponse)(nil),     // 20: ledgermq.controller.v1.ElectUncleanResponse
-	(*ReplaceReplicaRequest)(nil),    // 21: ledgermq.controller.v1.ReplaceReplicaRequest
-	(*KeepLearnerRequest)(nil),       // 22: ledgermq.controller.v1.KeepLearnerRequest
-	(*PreferRequest)(nil),            // 23: ledgermq.controller.v1.PreferRequest
-	(*RemoveNodeRequest)(nil),        // 24: ledgermq.controller.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 25: ledgermq.controller.v1.RemoveNodeResponse
-	(*SetModeRequest)(nil),           // 26: ledgermq.controller.v1.SetModeRequest
-	(*Group)(nil),                    // 27: ledgermq.controller.v1.Group
-	(*Change)(nil),                   // 28: ledgermq.controller.v1.Change
-	(*Master)(nil),                   // 29: ledgermq.controller.v1.Master
-	(*Replica)(nil),                  // 30: ledgermq.controller.v1.Replica
-	(*ListGroupsRequest)(nil),        // 31: ledgermq.controller.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),       // 32: ledgermq.controller.v1.ListGroupsResponse
-	(*GetGroupRequest)(nil),          // 33: ledgermq.controller.v1.GetGroupRequest
-	(*Node)(nil),                     // 34: ledgermq.controller.v1.Node
-	(*ListNodesRequest)(nil),         // 35: ledgermq.controller.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),        // 36: ledgermq.controller.v1.ListNodesResponse
-	(*Member)(nil),                   // 37: ledgermq.controller.v1.Member
-	(*ChangeControllersRequest)(nil), // 38: ledgermq.controller.v1.ChangeControllersRequest
-	(*MembersRequest)(nil),           // 39: ledgermq.controller.v1.MembersRequest
-	(*MembersResponse)(nil),          // 40: ledgermq.controller.v1.MembersResponse
-	(*StatusRequest)(nil),            // 41: ledgermq.controller.v1.StatusRequest
-	(*StatusResponse)(nil),           // 42: ledgermq.controller.v1.StatusResponse
-	(*IdentifyRequest)(nil),          // 43: ledgermq.controller.v1.IdentifyRequest
-	(*IdentifyResponse)(nil),         // 44: ledgermq.controller.v1.IdentifyResponse
-	(*Membership)(nil),               // 45: ledgermq.controller.v1.Membership
-	(*MemberIdentity)(nil),           // 46: ledgermq.controller.v1.MemberIdentity
-	(*StepRequest)(nil),              // 47: ledgermq.controller.v1.StepRequest
-	(*StepResponse)(nil),             // 48: ledgermq.controller.v1.StepResponse
-	nil,                              // 49: ledgermq.controller.v1.Addresses.ClientsEntry
+	(*Fetching)(nil),                 // 10: ledgermq.controller.v1.Fetching
+	(*MemberReport)(nil),             // 11: ledgermq.controller.v1.MemberReport
+	(*HeartbeatRequest)(nil),         // 12: ledgermq.controller.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),        // 13: ledgermq.controller.v1.HeartbeatResponse
+	(*WantedReplica)(nil),            // 14: ledgermq.controller.v1.WantedReplica
+	(*GroupReplica)(nil),             // 15: ledgermq.controller.v1.GroupReplica
+	(*CreateGroupRequest)(nil),       // 16: ledgermq.controller.v1.CreateGroupRequest
+	(*ElectRequest)(nil),             // 17: ledgermq.controller.v1.ElectRequest
+	(*TermStart)(nil),                // 18: ledgermq.controller.v1.TermStart
+	(*UncleanElection)(nil),          // 19: ledgermq.controller.v1.UncleanElection
+	(*ElectUncleanRequest)(nil),      // 20: ledgermq.controller.v1.ElectUncleanRequest
+	(*ElectUncleanResponse)(nil),     // 21: ledgermq.controller.v1.ElectUncleanResponse
+	(*ReplaceReplicaRequest)(nil),    // 22: ledgermq.controller.v1.ReplaceReplicaRequest
+	(*KeepLearnerRequest)(nil),       // 23: ledgermq.controller.v1.KeepLearnerRequest
+	(*PreferRequest)(nil),            // 24: ledgermq.controller.v1.PreferRequest
+	(*RemoveNodeRequest)(nil),        // 25: ledgermq.controller.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 26: ledgermq.controller.v1.RemoveNodeResponse
+	(*SetModeRequest)(nil),           // 27: ledgermq.controller.v1.SetModeRequest
+	(*Group)(nil),                    // 28: ledgermq.controller.v1.Group
+	(*Change)(nil),                   // 29: ledgermq.controller.v1.Change
+	(*Master)(nil),                   // 30: ledgermq.controller.v1.Master
+	(*Replica)(nil),                  // 31: ledgermq.controller.v1.Replica
+	(*ListGroupsRequest)(nil),        // 32: ledgermq.controller.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),       // 33: ledgermq.controller.v1.ListGroupsResponse
+	(*GetGroupRequest)(nil),          // 34: ledgermq.controller.v1.GetGroupRequest
+	(*Node)(nil),                     // 35: ledgermq.controller.v1.Node
+	(*ListNodesRequest)(nil),         // 36: ledgermq.controller.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),        // 37: ledgermq.controller.v1.ListNodesResponse
+	(*Member)(nil),                   // 38: ledgermq.controller.v1.Member
+	(*ChangeControllersRequest)(nil), // 39: ledgermq.controller.v1.ChangeControllersRequest
+	(*MembersRequest)(nil),           // 40: ledgermq.controller.v1.MembersRequest
+	(*MembersResponse)(nil),          // 41: ledgermq.controller.v1.MembersResponse
+	(*StatusRequest)(nil),            // 42: ledgermq.controller.v1.StatusRequest
+	(*StatusResponse)(nil),           // 43: ledgermq.controller.v1.StatusResponse
+	(*IdentifyRequest)(nil),          // 44: ledgermq.controller.v1.IdentifyRequest
+	(*IdentifyResponse)(nil),         // 45: ledgermq.controller.v1.IdentifyResponse
+	(*Membership)(nil),               // 46: ledgermq.controller.v1.Membership
+	(*MemberIdentity)(nil),           // 47: ledgermq.controller.v1.MemberIdentity
+	(*StepRequest)(nil),              // 48: ledgermq.controller.v1.StepRequest
+	(*StepResponse)(nil),             // 49: ledgermq.controller.v1.StepResponse
+	nil,                              // 50: ledgermq.controller.v1.Addresses.ClientsEntry
 }
 var file_controller_proto_depIdxs = []int32{
 	3,  // 0: ledgermq.controller.v1.RegisterNodeRequest.levels:type_name -> ledgermq.controller.v1.Levels
-	37, // 1: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	49, // 2: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
+	38, // 1: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	50, // 2: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
 	0,  // 3: ledgermq.controller.v1.ReplicaReport.role:type_name -> ledgermq.controller.v1.Role
-	10, // 4: ledgermq.controller.v1.ReplicaReport.members:type_name -> ledgermq.controller.v1.MemberReport
-	17, // 5: ledgermq.controller.v1.ReplicaReport.terms:type_name -> ledgermq.controller.v1.TermStart
-	8,  // 6: ledgermq.controller.v1.HeartbeatRequest.addresses:type_name -> ledgermq.controller.v1.Addresses
-	9,  // 7: ledgermq.controller.v1.HeartbeatRequest.replicas:type_name -> ledgermq.controller.v1.ReplicaReport
-	3,  // 8: ledgermq.controller.v1.HeartbeatRequest.levels:type_name -> ledgermq.controller.v1.Levels
-	13, // 9: ledgermq.controller.v1.HeartbeatResponse.replicas:type_name -> ledgermq.controller.v1.WantedReplica
-	37, // 10: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	14, // 11: ledgermq.controller.v1.WantedReplica.others:type_name -> ledgermq.controller.v1.GroupReplica
-	18, // 12: ledgermq.controller.v1.WantedReplica.unclean:type_name -> ledgermq.controller.v1.UncleanElection
-	17, // 13: ledgermq.controller.v1.UncleanElection.terms:type_name -> ledgermq.controller.v1.TermStart
-	27, // 14: ledgermq.controller.v1.ElectUncleanResponse.group:type_name -> ledgermq.controller.v1.Group
-	1,  // 15: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
-	30, // 16: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
-	29, // 17: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
-	28, // 18: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
-	18, // 19: ledgermq.controller.v1.Group.uncleans:type_name -> ledgermq.controller.v1.UncleanElection
-	9,  // 20: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
-	27, // 21: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
-	8,  // 22: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
-	3,  // 23: ledgermq.controller.v1.Node.levels:type_name -> ledgermq.controller.v1.Levels
-	34, // 24: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
-	37, // 25: ledgermq.controller.v1.ChangeControllersRequest.add:type_name -> ledgermq.controller.v1.Member
-	37, // 26: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
-	37, // 27: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
-	3,  // 28: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	45, // 29: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
-	3,  // 30: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	46, // 31: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
-	6,  // 32: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
-	11, // 33: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
-	15, // 34: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
-	26, // 35: ledgermq.controller.v1.Controller.SetMode:input_type -> ledgermq.controller.v1.SetModeRequest
-	22, // 36: ledgermq.controller.v1.Controller.KeepLearner:input_type -> ledgermq.controller.v1.KeepLearnerRequest
-	23, // 37: ledgermq.controller.v1.Controller.Prefer:input_type -> ledgermq.controller.v1.PreferRequest
-	24, // 38: ledgermq.controller.v1.Controller.RemoveNode:input_type -> ledgermq.controller.v1.RemoveNodeRequest
-	21, // 39: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
-	16, // 40: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
-	4,  // 41: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
-	19, // 42: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
-	31, // 43: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
-	33, // 44: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
-	35, // 45: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
-	39, // 46: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
-	38, // 47: ledgermq.controller.v1.Controller.ChangeControllers:input_type -> ledgermq.controller.v1.ChangeControllersRequest
-	41, // 48: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
-	43, // 49: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
-	47, // 50: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
-	7,  // 51: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
-	12, // 52: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
-	27, // 53: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
-	27, // 54: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
-	27, // 55: ledgermq.controller.v1.Controller.KeepLearner:output_type -> ledgermq.controller.v1.Group
-	27, // 56: ledgermq.controller.v1.Controller.Prefer:output_type -> ledgermq.controller.v1.Group
-	25, // 57: ledgermq.controller.v1.Controller.RemoveNode:output_type -> ledgermq.controller.v1.RemoveNodeResponse
-	27, // 58: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
-	27, // 59: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
-	5,  // 60: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
-	20, // 61: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
-	32, // 62: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
-	27, // 63: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
-	36, // 64: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
-	40, // 65: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
-	40, // 66: ledgermq.controller.v1.Controller.ChangeControllers:output_type -> ledgermq.controller.v1.MembersResponse
-	42, // 67: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
-	44, // 68: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
-	48, // 69: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
-	51, // [51:70] is the sub-list for method output_type
-	32, // [32:51] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	11, // 4: ledgermq.controller.v1.ReplicaReport.members:type_name -> ledgermq.controller.v1.MemberReport
+	18, // 5: ledgermq.controller.v1.ReplicaReport.terms:type_name -> ledgermq.controller.v1.TermStart
+	10, // 6: ledgermq.controller.v1.ReplicaReport.fetching:type_name -> ledgermq.controller.v1.Fetching
+	8,  // 7: ledgermq.controller.v1.HeartbeatRequest.addresses:type_name -> ledgermq.controller.v1.Addresses
+	9,  // 8: ledgermq.controller.v1.HeartbeatRequest.replicas:type_name -> ledgermq.controller.v1.ReplicaReport
+	3,  // 9: ledgermq.controller.v1.HeartbeatRequest.levels:type_name -> ledgermq.controller.v1.Levels
+	14, // 10: ledgermq.controller.v1.HeartbeatResponse.replicas:type_name -> ledgermq.controller.v1.WantedReplica
+	38, // 11: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	15, // 12: ledgermq.controller.v1.WantedReplica.others:type_name -> ledgermq.controller.v1.GroupReplica
+	19, // 13: ledgermq.controller.v1.WantedReplica.unclean:type_name -> ledgermq.controller.v1.UncleanElection
+	18, // 14: ledgermq.controller.v1.UncleanElection.terms:type_name -> ledgermq.controller.v1.TermStart
+	28, // 15: ledgermq.controller.v1.ElectUncleanResponse.group:type_name -> ledgermq.controller.v1.Group
+	1,  // 16: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
+	31, // 17: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
+	30, // 18: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
+	29, // 19: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
+	19, // 20: ledgermq.controller.v1.Group.uncleans:type_name -> ledgermq.controller.v1.UncleanElection
+	9,  // 21: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
+	28, // 22: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
+	8,  // 23: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
+	3,  // 24: ledgermq.controller.v1.Node.levels:type_name -> ledgermq.controller.v1.Levels
+	35, // 25: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
+	38, // 26: ledgermq.controller.v1.ChangeControllersRequest.add:type_name -> ledgermq.controller.v1.Member
+	38, // 27: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
+	38, // 28: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
+	3,  // 29: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
+	46, // 30: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
+	3,  // 31: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
+	47, // 32: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
+	6,  // 33: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
+	12, // 34: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
+	16, // 35: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
+	27, // 36: ledgermq.controller.v1.Controller.SetMode:input_type -> ledgermq.controller.v1.SetModeRequest
+	23, // 37: ledgermq.controller.v1.Controller.KeepLearner:input_type -> ledgermq.controller.v1.KeepLearnerRequest
+	24, // 38: ledgermq.controller.v1.Controller.Prefer:input_type -> ledgermq.controller.v1.PreferRequest
+	25, // 39: ledgermq.controller.v1.Controller.RemoveNode:input_type -> ledgermq.controller.v1.RemoveNodeRequest
+	22, // 40: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
+	17, // 41: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
+	4,  // 42: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
+	20, // 43: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
+	32, // 44: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
+	34, // 45: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
+	36, // 46: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
+	40, // 47: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
+	39, // 48: ledgermq.controller.v1.Controller.ChangeControllers:input_type -> ledgermq.controller.v1.ChangeControllersRequest
+	42, // 49: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
+	44, // 50: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
+	48, // 51: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
+	7,  // 52: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
+	13, // 53: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
+	28, // 54: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
+	28, // 55: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
+	28, // 56: ledgermq.controller.v1.Controller.KeepLearner:output_type -> ledgermq.controller.v1.Group
+	28, // 57: ledgermq.controller.v1.Controller.Prefer:output_type -> ledgermq.controller.v1.Group
+	26, // 58: ledgermq.controller.v1.Controller.RemoveNode:output_type -> ledgermq.controller.v1.RemoveNodeResponse
+	28, // 59: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
+	28, // 60: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
+	5,  // 61: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
+	21, // 62: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
+	33, // 63: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
+	28, // 64: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
+	37, // 65: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
+	41, // 66: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
+	41, // 67: ledgermq.controller.v1.Controller.ChangeControllers:output_type -> ledgermq.controller.v1.MembersResponse
+	43, // 68: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
+	45, // 69: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
+	49, // 70: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
+	52, // [52:71] is the sub-list for method output_type
+	33, // [33:52] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_controller_proto_init() }
@@ -4193,7 +4287,7 @@ func file_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_controller_proto_rawDesc), len(file_controller_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   48,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
