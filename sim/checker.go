@@ -30,7 +30,7 @@ func (v *Verdict) fail(format string, args ...any) {
 //  3. an acknowledged entry is durable on K voters of the master's epoch, in the same term;
 //  4. a vote, an acknowledgement and the first word in an epoch leave only when what they depend on is durable;
 //  5. an operation told "not stored" is applied nowhere, and each operation is told one outcome;
-//  6. a confirmed read index is not below anything that was acknowledged before the question;
+//  6. a confirmed read index is not below anything that was acknowledged before the question, and is applied where it was asked for;
 //  7. the invariants of Replica.Check hold after each turn;
 //  8. no replica parks but for the disk errors that were injected, and every log opens again after a crash;
 //  9. an epoch is issued and noted as active by the rules, which are written here once more (rules.go), and what is decided for one
@@ -191,6 +191,9 @@ func (c *Checker) read(n *Node, asked, got ids.Index) {
 	c.Reads++
 	if got < asked {
 		c.fail("replica %d confirms %d for a read that came when %d was acknowledged", n.ID, got, asked)
+	}
+	if n.Machine.at < got {
+		c.fail("replica %d confirms %d for a read and has applied %d", n.ID, got, n.Machine.at)
 	}
 }
 

@@ -62,6 +62,8 @@ var ruleMutants = []ruleMutant{
 		"if o.Lost == \"\" {\n\t\t\to.Lost =", "if o.Lost == \"\" && false {\n\t\t\to.Lost ="},
 	{"of two groups on a node one is decided for", "controller/leader.go",
 		"\t\tg := st.groups[name]\n\t\tif !slices.ContainsFunc(", "\t\tg := st.groups[name]\n\t\tif len(list) > 0 || name != sortedKeys(st.groups)[0] || !slices.ContainsFunc("},
+	{"a read asks no quorum", "raftlog/replica.go",
+		"ReadOnlyOption: raft.ReadOnlySafe,", "ReadOnlyOption: raft.ReadOnlyLeaseBased,"},
 	{"nobody is told to campaign", "controller/leader.go",
 		"return w.GetCampaign() && uint64(term) == w.GetCampaignTerm()", "return w.GetCampaign() && term == 0"},
 }

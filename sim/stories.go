@@ -195,6 +195,26 @@ var Stories = []Story{
 		t.c.elect()
 		t.wait("the set has shrunk", func() bool { return len(t.w.newest().Voters) == 2 })
 	}},
+	// A master sleeps while another one is elected and acknowledges. The first thing that it hears when it wakes up is a question.
+	{"a master wakes up and is asked", 2, 3, 1, true, func(t *teller) {
+		t.works(3_000)
+		n := t.w.Node(t.w.master())
+		n.paused = t.Now + 10_000_000
+		t.wait("another one leads", func() bool {
+			return slices.ContainsFunc(t.w.Nodes, func(o *Node) bool { return o != n && o.Machine.master })
+		})
+		for _, o := range t.w.Nodes {
+			if o != n && o.Machine.master {
+				t.write(o.ID)
+			}
+		}
+		n.paused = 0
+		if !n.Machine.master {
+			t.fail("story: replica %d knows that it leads no more", n.ID)
+		}
+		t.read(n)
+		t.works(1_000)
+	}},
 	// Two groups whose masters are on different machines. One machine dies, and is back: the one group gets another master, the other one
 	// keeps its own.
 	{"a machine of two groups dies", 2, 3, 1, true, func(t *teller) {
