@@ -13,7 +13,7 @@
 //   - The first failed write, sync, read or checksum poisons the log: every change fails from then on, reads go on.
 //
 // Concurrency: Append, Sync, TruncateAfter, CutFront and Checkpoint are the writer's; they wait for each other. FillAhead and
-// SyncBehind are each called by one background loop. Reset replaces a closed log. SaveMeta waits only for other writers of meta. Everything that reads may be called by any
+// SyncBehind are each called by one background loop. Reset replaces a closed log, and a Repair mends one. SaveMeta waits only for other writers of meta. Everything that reads may be called by any
 // goroutine at any time and waits for no I/O of others. The package has no goroutine.
 //
 // Files in the folder of one log:
