@@ -6,10 +6,11 @@
 // raftlog's tests), a Story or the random schedule of Run decides what happens next: which message arrives, twice, late or never,
 // when a write reaches the disk, which machine loses its power in the middle of it.
 //
-// Around a World stand the controllers: the product's State, to which commands are applied, and the product's Leader, which
-// decides from heartbeats. What is simulated is their log and the way to them: calls that are late or lost, a leader that is
-// away, one that is new and knows nothing. One agent for each node sends heartbeats and does what the answers want. In some seeds
-// an adversary also issues epochs, any that the State lets through, and hands records out at random; in others it is alone.
+// Around a World stand the controllers: the product's State, to which commands are applied, and the product's Leader, which decides
+// from heartbeats. What is simulated is their log and the way to them: calls that are late or lost, a leader that is away, one that
+// is new and knows nothing, one that does not know that another one leads. One agent for each node sends heartbeats and does what
+// the answers want. In some seeds an adversary also issues epochs, any that the State lets through, and hands records out at
+// random; in others it is alone.
 //
 // Run draws everything from one seed: the same seed gives the same trace. It has two phases. In the first, faults happen and
 // every step is judged for safety (checker.go has the list). In the second, the faults stop and each group must be well within a
