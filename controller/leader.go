@@ -165,6 +165,11 @@ func (l *Leader) replaceAfter() time.Duration { return l.silence * 6 / 10 }
 // it.
 func NewFound(cluster ids.ClusterID) Command { return &foundCommand{hexID(cluster), NewestLevel} }
 
+// NewRegistration returns the command by which the first process of a node registers.
+func NewRegistration(node ids.NodeID, checkCode, session ids.UUID) Command {
+	return &registerCommand{Node: node, CheckCode: hexID(checkCode), Session: hexID(session)}
+}
+
 // NewGroup returns the command that makes a group of mode answers-members on nodes, the first of them preferred.
 func NewGroup(id ids.GroupID, name string, answers, members, minISR int, segmentSize int64, nodes []ids.NodeID) Command {
 	return &createGroupCommand{ID: hexID(id), Name: name, Answers: answers, Members: members, Nodes: nodes, MinISR: minISR, SegmentSize: segmentSize}

@@ -168,6 +168,13 @@ func (a *agent) obey(w *pb.WantedReplica) {
 	if !n.Up {
 		return
 	}
+	if w.Retired && !s.gaveUp {
+		s.Tracef("r%d is removed: %s", n.ID, w.Lost)
+		n.Kill()
+		n.gone = true
+		a.h.Nodes = slices.Delete(a.h.Nodes, k, k+1)
+		return
+	}
 	if s.gaveUp && (w.Lost != "" || ids.ReplicaID(w.ReplicaId) != n.ID) { // or another one follows it
 		s.Tracef("r%d is given up: %s", n.ID, w.Lost)
 		n.Kill()
@@ -193,6 +200,10 @@ func (a *agent) obey(w *pb.WantedReplica) {
 	}
 	if rec != nil && rec.Epoch > st.Epoch {
 		s.adopt(n, *rec)
+	}
+	if to := controller.HandsOver(w, st); to != 0 {
+		s.Tracef("r%d is told to hand over to %d", n.ID, to)
+		n.Transfer(to, func(error) {})
 	}
 	if controller.Campaigns(w, st, rec) && a.campaigned[n.ID] != w.CampaignTerm+1 {
 		a.campaigned[n.ID] = w.CampaignTerm + 1

@@ -51,6 +51,9 @@ func (s *schedule) fault() {
 		if s.p.Adversary && s.chance(s.p.Epoch) {
 			s.issue(w)
 		}
+		if s.chance(s.p.Operate) {
+			s.operate(w)
+		}
 	}
 	for _, n := range h.Nodes {
 		s.faultAt(n)

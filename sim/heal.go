@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/internal/ids"
 )
 
@@ -106,10 +105,13 @@ func (s *schedule) ill() string {
 // illOf tells what is missing until a group is well: as many voters as the mode has, all others learning, one master that the
 // controllers know, an operation acknowledged in this phase and epoch, and all that was ever acknowledged applied everywhere.
 func (s *schedule) illOf(w *World) string {
-	rec := w.newest()
-	switch n := controller.Voters(w.mode.A, w.mode.M); {
-	case len(rec.Voters) != n || len(rec.Voters)+len(rec.Learners) != w.mode.M:
-		return fmt.Sprintf("epoch %d has %d voters and %d learners in mode %d-%d", rec.Epoch, len(rec.Voters), len(rec.Learners), w.mode.A, w.mode.M)
+	rec, g := w.newest(), s.c.group(w)
+	switch n := int(g.ModeVoters); {
+	case len(rec.Voters) != n || len(rec.Voters)+len(rec.Learners) != int(g.Members) || uint32(rec.A) != g.Answers || uint32(rec.MinISR) != g.MinIsr:
+		return fmt.Sprintf("epoch %d has %d voters and %d learners, A %d and min ISR %d in mode %d-%d with %d", rec.Epoch, len(rec.Voters), len(rec.Learners), rec.A, rec.MinISR,
+			g.Answers, g.Members, g.MinIsr)
+	case len(g.Changing) > 0:
+		return strings.Join(g.Changing, ", ")
 	case w.active != rec.Epoch:
 		return fmt.Sprintf("epoch %d is not active", rec.Epoch)
 	}
@@ -117,7 +119,7 @@ func (s *schedule) illOf(w *World) string {
 	if master == 0 {
 		return "there is not one master"
 	}
-	if m := s.c.group(w).Master; !m.GetLive() || ids.ReplicaID(m.GetReplicaId()) != master {
+	if m := g.Master; !m.GetLive() || ids.ReplicaID(m.GetReplicaId()) != master {
 		return fmt.Sprintf("replica %d is master, the controllers know %d", master, m.GetReplicaId())
 	}
 	if id := w.lagging(); id != 0 {
@@ -134,7 +136,7 @@ func (s *schedule) illOf(w *World) string {
 // lagging is a replica that is not in the newest epoch, or has not applied all that was acknowledged; 0 when there is none.
 func (w *World) lagging() ids.ReplicaID {
 	for _, n := range w.Nodes {
-		if !n.Up || n.Replica.Record().Epoch != w.newest().Epoch || n.Status().Applied < w.Check.MaxAcked {
+		if !n.gone && (!n.Up || n.Replica.Record().Epoch != w.newest().Epoch || n.Status().Applied < w.Check.MaxAcked) {
 			return n.ID
 		}
 	}
@@ -174,7 +176,7 @@ func (s *schedule) status() string {
 
 func (s *schedule) statusOf(w *World) string {
 	g := s.c.group(w)
-	state := []string{fmt.Sprintf("%s epoch %d active %d voters %v stuck %q", w.name, g.Epoch, g.ActiveEpoch, idsOf(w.newest().Voters), g.Stuck)}
+	state := []string{fmt.Sprintf("%s epoch %d active %d voters %v stuck %q changing %q", w.name, g.Epoch, g.ActiveEpoch, idsOf(w.newest().Voters), g.Stuck, g.Changing)}
 	for _, n := range w.Nodes {
 		if n.Up {
 			st := n.Status()

@@ -43,6 +43,7 @@ type Params struct {
 	Checkpoint float64
 	Transfer   float64
 	Cut        float64
+	Operate    float64 // an operator changes the mode or the replicas of a group
 
 	Inflight int            // frames in flight
 	Limits   raftlog.Limits // small, so that bounds are met
@@ -83,6 +84,7 @@ func draw(seed uint64) Params {
 	p.Transfer = pick(0, 0.02, 0.1)
 	p.Cut = pick(0, 0.05, 0.3)
 	p.Clock = pick(0, 0.01, 0.05)
+	p.Operate = pick(0, 0, 0.01, 0.03)
 	return p
 }
 

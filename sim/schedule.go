@@ -280,6 +280,9 @@ func (s *schedule) reopen(h *Host) {
 }
 
 func (s *schedule) tick(n *Node) {
+	if n.gone {
+		return
+	}
 	s.after(s.between(49_000, 51_000), func() { s.tick(n) })
 	if n.Up && s.pausedFor(n.Host) == 0 {
 		n.Tick()

@@ -187,6 +187,44 @@ var Stories = []Story{
 			t.write(1)
 		}
 	}},
+	// A replica moves to another machine while it is master: the new one votes before the old one goes, so that there are never fewer
+	// than two copies.
+	{"a master moves", 2, 2, 1, true, func(t *teller) {
+		t.works(3_000)
+		from := t.worlds[0].master()
+		t.must(t.setMode(t.worlds[0], controller.SetMode{Answers: 2, Members: 2, On: []ids.NodeID{t.spare(t.worlds[0]).Name}, Remove: []ids.ReplicaID{from}}))
+		t.wait("the replica is gone", func() bool { return t.worlds[0].Node(from).gone })
+		for _, rec := range t.worlds[0].records {
+			if len(rec.Voters) < 2 {
+				t.fail("story: epoch %d has one voter", rec.Epoch)
+			}
+		}
+		t.works(3_000)
+	}},
+	// An operator wants three copies of each message.
+	{"another mode", 2, 3, 2, true, func(t *teller) {
+		t.works(3_000)
+		t.must(t.setMode(t.worlds[0], controller.SetMode{Answers: 3, Members: 3}))
+		t.wait("the mode is in force", func() bool { return t.worlds[0].newest().A == 3 && t.worlds[0].active == t.worlds[0].newest().Epoch })
+		t.works(3_000)
+	}},
+	// One that is kept a learner takes nobody's place.
+	{"a kept learner", 2, 3, 1, true, func(t *teller) {
+		t.works(3_000)
+		t.must(t.setMode(t.worlds[0], controller.SetMode{Answers: 2, Members: 4, On: []ids.NodeID{t.spare(t.worlds[0]).Name}, Learners: []ids.NodeID{"n4"}}))
+		t.wait("replica 4 learns", func() bool {
+			_, ok := t.worlds[0].newest().Member(4)
+			return ok && t.worlds[0].active == t.worlds[0].newest().Epoch
+		})
+		t.forbidden(1, 2, 3, 4)
+		t.dies(3, 3_000)
+		t.pass(8_000)
+		for _, rec := range t.worlds[0].records {
+			if rec.IsVoter(4) {
+				t.fail("story: the learner votes in epoch %d", rec.Epoch)
+			}
+		}
+	}},
 	// Controllers away: three go on by themselves; the set shrinks when the controllers are back.
 	{"no controller", 2, 3, 2, true, func(t *teller) {
 		t.works(3_000)

@@ -145,6 +145,7 @@ type Node struct {
 	written []writtenJobs  // written, the replica does not know yet
 	failed  error          // of the writer
 
+	gone     bool // removed from its group, and its node knows
 	due      bool // a disk event is
 	fetching bool // it is about to begin anew
 
