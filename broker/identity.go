@@ -27,6 +27,8 @@ type nodeFile struct {
 	Peers     map[string]string `json:"peers,omitempty"` // node id to replication address
 	// Controllers are the addresses that the leading controller told last.
 	Controllers []string `json:"controllers,omitempty"`
+	// Namesrv is the list of name servers that the controllers keep; none: that of the configuration counts.
+	Namesrv []string `json:"namesrv,omitempty"`
 	// FormerControllers are those that it told before, the newest ones: a list that has one of them is only old.
 	FormerControllers []string         `json:"formerControllers,omitempty"`
 	Level             controller.Level `json:"level,omitempty"` // the cluster's feature level, when it is above 1

@@ -48,11 +48,11 @@ type Node struct {
 	transport  atomic.Pointer[peer.Transport] // nil until the cluster id is known
 	diskFull   atomic.Bool
 	draining   atomic.Bool
-	beats      atomic.Uint64   // heartbeats that a controller answered
-	beat       chan struct{}   // asks for the next one at once
-	heard      atomic.Int64    // unix ms of the last heartbeat that a controller answered
-	kick       []chan struct{} // one for each registrar
-	registrars []*registrar
+	beats      atomic.Uint64 // heartbeats that a controller answered
+	beat       chan struct{} // asks for the next one at once
+	heard      atomic.Int64  // unix ms of the last heartbeat that a controller answered
+	regMu      sync.Mutex
+	registrars map[string]*registrar // by the name server's address; under regMu
 	metrics    *collector
 
 	scrubbing chan struct{} // held by the replica whose log is being scrubbed; capacity 1
@@ -103,10 +103,7 @@ func OpenNode(o NodeOptions) (*Node, error) {
 		log: o.Logger.With().Str("node", string(o.ID)).Logger()}
 	n.metrics = newCollector(n)
 	n.ctx, n.stop = context.WithCancel(context.Background())
-	for _, addr := range o.Namesrv {
-		n.kick = append(n.kick, make(chan struct{}, 1))
-		n.registrars = append(n.registrars, &registrar{n: n, addr: addr})
-	}
+	n.registrars = map[string]*registrar{}
 	if n.file, err = loadNodeFile(o.FS, o.Dir, o.ID); err == nil {
 		var addrs []string
 		if addrs, err = n.file.controllers(o.Controllers); err == nil {
@@ -135,8 +132,10 @@ func (n *Node) Start() {
 	}
 	n.spawn(n.controllerLoop)
 	n.spawn(n.watchDisk)
-	for i, g := range n.registrars {
-		n.spawn(func() { n.registerLoop(g, n.kick[i]) })
+	if len(n.file.Namesrv) > 0 {
+		n.registerWith(n.file.Namesrv)
+	} else {
+		n.registerWith(n.o.Namesrv)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/ledgermq/ledgermq/controller"
@@ -116,6 +117,7 @@ func (n *Node) controllerTurn(registered *bool) error {
 		return err
 	}
 	n.learnControllers()
+	n.learnNamesrv(resp.Namesrv)
 	n.reconcile(resp)
 	n.beats.Add(1)
 	return nil
@@ -227,6 +229,25 @@ func (n *Node) learnPeers(peers map[string]string) {
 	if err := file.save(n.o.FS, n.o.Dir); err != nil {
 		n.log.Error().Err(err).Msg("cannot keep the addresses of the other nodes")
 	}
+}
+
+// learnNamesrv registers with the name servers that the controllers keep, at once, and keeps them for the next start.
+func (n *Node) learnNamesrv(list []string) {
+	n.mu.Lock()
+	same := len(list) == 0 || slices.Equal(list, n.file.Namesrv)
+	if !same {
+		n.file.Namesrv = slices.Clone(list)
+	}
+	file := n.file
+	n.mu.Unlock()
+	if same {
+		return
+	}
+	n.log.Info().Strs("namesrv", list).Msg("the name servers of this cluster")
+	if err := file.save(n.o.FS, n.o.Dir); err != nil {
+		n.log.Error().Err(err).Msg("cannot keep the addresses of the name servers")
+	}
+	n.registerWith(list)
 }
 
 // learnControllers keeps who the controllers are for the next start.

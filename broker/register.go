@@ -2,6 +2,9 @@ package broker
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,25 +29,63 @@ const (
 type registrar struct {
 	n    *Node
 	addr string
+	kick chan struct{}
+	stop context.CancelFunc // leaves the name server
 
 	order  sync.Mutex // held while a registration is built and sent: an older one must not arrive after a newer one
 	mu     sync.Mutex
 	client *remoting.Client
 	gone   chan struct{} // closed when client has ended
+	closed bool
 }
 
-// registerLoop runs until the node stops.
-func (n *Node) registerLoop(g *registrar, kick <-chan struct{}) {
+// registerWith begins to register with the name servers of the list that are new, and leaves those that are not on it. What a name
+// server that was left has still is its own business: it forgets the node with the connection.
+func (n *Node) registerWith(list []string) {
+	n.regMu.Lock()
+	defer n.regMu.Unlock()
+	for addr, g := range n.registrars {
+		if !slices.Contains(list, addr) {
+			n.log.Info().Str("namesrv", addr).Msg("this node registers no more with a name server")
+			g.stop()
+			delete(n.registrars, addr)
+		}
+	}
+	for _, addr := range list {
+		if n.registrars[addr] != nil {
+			continue
+		}
+		ctx, stop := context.WithCancel(n.ctx)
+		g := &registrar{n: n, addr: addr, kick: make(chan struct{}, 1), stop: stop}
+		n.registrars[addr] = g
+		n.spawn(func() {
+			defer stop()
+			n.registerLoop(ctx, g)
+		})
+	}
+}
+
+func (n *Node) registrarList() (list []*registrar) {
+	n.regMu.Lock()
+	defer n.regMu.Unlock()
+	for _, addr := range slices.Sorted(maps.Keys(n.registrars)) {
+		list = append(list, n.registrars[addr])
+	}
+	return list
+}
+
+// registerLoop runs until the node stops, or leaves the name server.
+func (n *Node) registerLoop(ctx context.Context, g *registrar) {
 	defer g.close()
 	backoff := 100 * time.Millisecond
 	quiet := false
 	for {
-		gone, err := g.all(n.ctx)
+		gone, err := g.all(ctx)
 		wait := time.Duration(registerEvery)
 		if err != nil {
 			wait = backoff
 			backoff = min(2*backoff, 2*time.Second)
-			if !quiet && n.ctx.Err() == nil {
+			if !quiet && ctx.Err() == nil {
 				quiet = true
 				n.log.Warn().Err(err).Str("namesrv", g.addr).Msg("a name server cannot be reached: clients keep the routes they have")
 			}
@@ -57,10 +98,10 @@ func (n *Node) registerLoop(g *registrar, kick <-chan struct{}) {
 		}
 		t := time.NewTimer(wait)
 		select {
-		case <-kick:
+		case <-g.kick:
 		case <-gone:
 		case <-t.C:
-		case <-n.ctx.Done():
+		case <-ctx.Done():
 			t.Stop()
 			return
 		}
@@ -84,6 +125,9 @@ func (g *registrar) all(ctx context.Context) (<-chan struct{}, error) {
 func (g *registrar) connection(ctx context.Context) (*remoting.Client, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.closed {
+		return nil, errors.New("this node has left the name server")
+	}
 	if g.client != nil {
 		select {
 		case <-g.gone:
@@ -103,6 +147,7 @@ func (g *registrar) connection(ctx context.Context) (*remoting.Client, error) {
 func (g *registrar) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.closed = true
 	if g.client != nil {
 		g.client.Close()
 	}
@@ -169,8 +214,8 @@ func (r *Replica) registration() *remoting.Command {
 
 // kickRegistrars makes every registrar run soon. It never blocks.
 func (n *Node) kickRegistrars() {
-	for _, k := range n.kick {
-		signal(k)
+	for _, g := range n.registrarList() {
+		signal(g.kick)
 	}
 }
 
@@ -178,7 +223,7 @@ func (n *Node) kickRegistrars() {
 // route when the answer is there.
 func (n *Node) publish(r *Replica) {
 	var wg sync.WaitGroup
-	for _, g := range n.registrars {
+	for _, g := range n.registrarList() {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()

@@ -40,6 +40,8 @@ func (s *State) Apply(c Command) error {
 		return s.applyPrefer(c)
 	case *removeNodeCommand:
 		return s.applyRemoveNode(c)
+	case *namesrvCommand:
+		return s.applyNamesrv(c)
 	case *uncleanCommand:
 		return s.applyUnclean(c)
 	}

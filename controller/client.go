@@ -486,6 +486,12 @@ func (c *Client) Upgrade(ctx context.Context) (before, now Level, err error) {
 	return Level(resp.GetBefore()), Level(resp.GetLevel()), err
 }
 
+// ChangeNamesrv changes the list of name servers that the controllers keep, and returns it; none when no list is kept.
+func (c *Client) ChangeNamesrv(ctx context.Context, req *pb.ChangeNamesrvRequest) ([]string, error) {
+	resp, err := ask(ctx, c, pb.ControllerClient.ChangeNamesrv, req)
+	return resp.GetNamesrv(), err
+}
+
 // ChangeControllers adds and removes controllers; see `ledgermq admin controller`. It goes on until it is done, refused, or ctx ends.
 func (c *Client) ChangeControllers(ctx context.Context, req *pb.ChangeControllersRequest) (*pb.MembersResponse, error) {
 	for {

@@ -33,6 +33,7 @@ const (
 	typePrefer      = 11
 	typeRemoveNode  = 12
 	typeUnclean     = 16
+	typeNamesrv     = 17
 )
 
 // requestID names one proposal of one life of a member.
@@ -170,6 +171,8 @@ func decodeCommand(b []byte) (requestID, Command, error) {
 		c = &preferCommand{}
 	case typeRemoveNode:
 		c = &removeNodeCommand{}
+	case typeNamesrv:
+		c = &namesrvCommand{}
 	case typeUnclean:
 		c = &uncleanCommand{}
 	default:

@@ -73,6 +73,7 @@ func (s *Server) wanted(node ids.NodeID) *pb.HeartbeatResponse {
 	s.readState(func(st *State) {
 		resp.ClusterId = append([]byte(nil), st.cluster.Cluster[:]...)
 		resp.Replicas, resp.Level = s.lead.Wanted(now, st, node), uint32(st.level())
+		resp.Namesrv = st.cluster.Namesrv
 	})
 	return resp
 }

@@ -43,6 +43,7 @@ func goldenCommands() []struct {
 		{"keep-learner", &keepLearnerCommand{Group: hexOf(0x61), Replica: 3, Learner: true}},
 		{"prefer", &preferCommand{Group: hexOf(0x61), Node: "n2"}},
 		{"remove-node", &removeNodeCommand{Node: "n4"}},
+		{"namesrv", &namesrvCommand{Before: []string{"10.0.0.1:9876"}, Now: []string{"10.0.0.1:9876", "10.0.0.2:9876"}}},
 		{"unclean", &uncleanCommand{Group: hexOf(0x61), Epoch: 2, Winner: 2, Last: 95, Terms: []termStart{{ids.MakeTerm(1, 1), 1}}, Reason: "the site is gone", Millis: 1700000000000}},
 	}
 }

@@ -45,9 +45,10 @@ type State struct {
 
 // clusterEntry has the key "cluster".
 type clusterEntry struct {
-	Cluster     hexID         `json:"cluster"`         // zero: the cluster was not founded yet
-	NextReplica ids.ReplicaID `json:"nextReplica"`     // the next replica id to give; never falls
-	Level       Level         `json:"level,omitempty"` // feature level; 0: 1. Never falls
+	Cluster     hexID         `json:"cluster"`           // zero: the cluster was not founded yet
+	NextReplica ids.ReplicaID `json:"nextReplica"`       // the next replica id to give; never falls
+	Level       Level         `json:"level,omitempty"`   // feature level; 0: 1. Never falls
+	Namesrv     []string      `json:"namesrv,omitempty"` // that nodes register with; none: those of their configuration
 }
 
 // nodeEntry has the key "node/" + ID.

@@ -1013,7 +1013,8 @@ type HeartbeatResponse struct {
 	LeaderAddress string                 `protobuf:"bytes,3,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
 	Replicas      []*WantedReplica       `protobuf:"bytes,4,rep,name=replicas,proto3" json:"replicas,omitempty"` // every replica that this node should have
 	Controllers   []*Member              `protobuf:"bytes,5,rep,name=controllers,proto3" json:"controllers,omitempty"`
-	Level         uint32                 `protobuf:"varint,6,opt,name=level,proto3" json:"level,omitempty"` // the cluster's feature level; 0: 1
+	Level         uint32                 `protobuf:"varint,6,opt,name=level,proto3" json:"level,omitempty"`     // the cluster's feature level; 0: 1
+	Namesrv       []string               `protobuf:"bytes,40,rep,name=namesrv,proto3" json:"namesrv,omitempty"` // that the node registers with; empty: those of its configuration
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1088,6 +1089,13 @@ func (x *HeartbeatResponse) GetLevel() uint32 {
 		return x.Level
 	}
 	return 0
+}
+
+func (x *HeartbeatResponse) GetNamesrv() []string {
+	if x != nil {
+		return x.Namesrv
+	}
+	return nil
 }
 
 // WantedReplica is one replica that a node should have. A node never deletes one because it is absent from the list.
@@ -3051,6 +3059,110 @@ func (x *Member) GetLeader() bool {
 	return false
 }
 
+type ChangeNamesrvRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Set           []string               `protobuf:"bytes,1,rep,name=set,proto3" json:"set,omitempty"` // the whole list; without it the next two count
+	Add           []string               `protobuf:"bytes,2,rep,name=add,proto3" json:"add,omitempty"`
+	Remove        []string               `protobuf:"bytes,3,rep,name=remove,proto3" json:"remove,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeNamesrvRequest) Reset() {
+	*x = ChangeNamesrvRequest{}
+	mi := &file_controller_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeNamesrvRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeNamesrvRequest) ProtoMessage() {}
+
+func (x *ChangeNamesrvRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeNamesrvRequest.ProtoReflect.Descriptor instead.
+func (*ChangeNamesrvRequest) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ChangeNamesrvRequest) GetSet() []string {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+func (x *ChangeNamesrvRequest) GetAdd() []string {
+	if x != nil {
+		return x.Add
+	}
+	return nil
+}
+
+func (x *ChangeNamesrvRequest) GetRemove() []string {
+	if x != nil {
+		return x.Remove
+	}
+	return nil
+}
+
+type ChangeNamesrvResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namesrv       []string               `protobuf:"bytes,1,rep,name=namesrv,proto3" json:"namesrv,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeNamesrvResponse) Reset() {
+	*x = ChangeNamesrvResponse{}
+	mi := &file_controller_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeNamesrvResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeNamesrvResponse) ProtoMessage() {}
+
+func (x *ChangeNamesrvResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeNamesrvResponse.ProtoReflect.Descriptor instead.
+func (*ChangeNamesrvResponse) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *ChangeNamesrvResponse) GetNamesrv() []string {
+	if x != nil {
+		return x.Namesrv
+	}
+	return nil
+}
+
 type ChangeControllersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Add           []*Member              `protobuf:"bytes,1,rep,name=add,proto3" json:"add,omitempty"`       // id and address
@@ -3061,7 +3173,7 @@ type ChangeControllersRequest struct {
 
 func (x *ChangeControllersRequest) Reset() {
 	*x = ChangeControllersRequest{}
-	mi := &file_controller_proto_msgTypes[37]
+	mi := &file_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3073,7 +3185,7 @@ func (x *ChangeControllersRequest) String() string {
 func (*ChangeControllersRequest) ProtoMessage() {}
 
 func (x *ChangeControllersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[37]
+	mi := &file_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3086,7 +3198,7 @@ func (x *ChangeControllersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeControllersRequest.ProtoReflect.Descriptor instead.
 func (*ChangeControllersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{37}
+	return file_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ChangeControllersRequest) GetAdd() []*Member {
@@ -3111,7 +3223,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_controller_proto_msgTypes[38]
+	mi := &file_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3123,7 +3235,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[38]
+	mi := &file_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3136,7 +3248,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{38}
+	return file_controller_proto_rawDescGZIP(), []int{40}
 }
 
 type MembersResponse struct {
@@ -3151,7 +3263,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_controller_proto_msgTypes[39]
+	mi := &file_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3163,7 +3275,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[39]
+	mi := &file_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3176,7 +3288,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{39}
+	return file_controller_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *MembersResponse) GetClusterId() []byte {
@@ -3215,7 +3327,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_controller_proto_msgTypes[40]
+	mi := &file_controller_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3227,7 +3339,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[40]
+	mi := &file_controller_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3240,7 +3352,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{40}
+	return file_controller_proto_rawDescGZIP(), []int{42}
 }
 
 type StatusResponse struct {
@@ -3263,7 +3375,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_controller_proto_msgTypes[41]
+	mi := &file_controller_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3275,7 +3387,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[41]
+	mi := &file_controller_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3288,7 +3400,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{41}
+	return file_controller_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StatusResponse) GetId() string {
@@ -3385,7 +3497,7 @@ type IdentifyRequest struct {
 
 func (x *IdentifyRequest) Reset() {
 	*x = IdentifyRequest{}
-	mi := &file_controller_proto_msgTypes[42]
+	mi := &file_controller_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3397,7 +3509,7 @@ func (x *IdentifyRequest) String() string {
 func (*IdentifyRequest) ProtoMessage() {}
 
 func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[42]
+	mi := &file_controller_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3410,7 +3522,7 @@ func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyRequest.ProtoReflect.Descriptor instead.
 func (*IdentifyRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{42}
+	return file_controller_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *IdentifyRequest) GetId() string {
@@ -3439,7 +3551,7 @@ type IdentifyResponse struct {
 
 func (x *IdentifyResponse) Reset() {
 	*x = IdentifyResponse{}
-	mi := &file_controller_proto_msgTypes[43]
+	mi := &file_controller_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3451,7 +3563,7 @@ func (x *IdentifyResponse) String() string {
 func (*IdentifyResponse) ProtoMessage() {}
 
 func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[43]
+	mi := &file_controller_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3464,7 +3576,7 @@ func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyResponse.ProtoReflect.Descriptor instead.
 func (*IdentifyResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{43}
+	return file_controller_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *IdentifyResponse) GetId() string {
@@ -3508,7 +3620,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_controller_proto_msgTypes[44]
+	mi := &file_controller_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3520,7 +3632,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[44]
+	mi := &file_controller_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3533,7 +3645,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{44}
+	return file_controller_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Membership) GetChanged() bool {
@@ -3576,7 +3688,7 @@ type MemberIdentity struct {
 
 func (x *MemberIdentity) Reset() {
 	*x = MemberIdentity{}
-	mi := &file_controller_proto_msgTypes[45]
+	mi := &file_controller_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3588,7 +3700,7 @@ func (x *MemberIdentity) String() string {
 func (*MemberIdentity) ProtoMessage() {}
 
 func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[45]
+	mi := &file_controller_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3601,7 +3713,7 @@ func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberIdentity.ProtoReflect.Descriptor instead.
 func (*MemberIdentity) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{45}
+	return file_controller_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *MemberIdentity) GetId() string {
@@ -3646,7 +3758,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_controller_proto_msgTypes[46]
+	mi := &file_controller_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3658,7 +3770,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[46]
+	mi := &file_controller_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3671,7 +3783,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{46}
+	return file_controller_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StepRequest) GetToken() []byte {
@@ -3725,7 +3837,7 @@ type StepResponse struct {
 
 func (x *StepResponse) Reset() {
 	*x = StepResponse{}
-	mi := &file_controller_proto_msgTypes[47]
+	mi := &file_controller_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3737,7 +3849,7 @@ func (x *StepResponse) String() string {
 func (*StepResponse) ProtoMessage() {}
 
 func (x *StepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[47]
+	mi := &file_controller_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3750,7 +3862,7 @@ func (x *StepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResponse.ProtoReflect.Descriptor instead.
 func (*StepResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{47}
+	return file_controller_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StepResponse) GetRemoved() bool {
@@ -3848,7 +3960,7 @@ const file_controller_proto_rawDesc = "" +
 	"\breplicas\x18\x06 \x03(\v2%.ledgermq.controller.v1.ReplicaReportR\breplicas\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\a \x01(\fR\tclusterId\x126\n" +
-	"\x06levels\x18\b \x01(\v2\x1e.ledgermq.controller.v1.LevelsR\x06levels\"\x91\x02\n" +
+	"\x06levels\x18\b \x01(\v2\x1e.ledgermq.controller.v1.LevelsR\x06levels\"\xab\x02\n" +
 	"\x11HeartbeatResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\fR\tclusterId\x12\x1b\n" +
@@ -3856,7 +3968,8 @@ const file_controller_proto_rawDesc = "" +
 	"\x0eleader_address\x18\x03 \x01(\tR\rleaderAddress\x12A\n" +
 	"\breplicas\x18\x04 \x03(\v2%.ledgermq.controller.v1.WantedReplicaR\breplicas\x12@\n" +
 	"\vcontrollers\x18\x05 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\vcontrollers\x12\x14\n" +
-	"\x05level\x18\x06 \x01(\rR\x05level\"\xeb\x05\n" +
+	"\x05level\x18\x06 \x01(\rR\x05level\x12\x18\n" +
+	"\anamesrv\x18( \x03(\tR\anamesrv\"\xeb\x05\n" +
 	"\rWantedReplica\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -4032,7 +4145,13 @@ const file_controller_proto_rawDesc = "" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
-	"\x06leader\x18\x03 \x01(\bR\x06leader\"d\n" +
+	"\x06leader\x18\x03 \x01(\bR\x06leader\"R\n" +
+	"\x14ChangeNamesrvRequest\x12\x10\n" +
+	"\x03set\x18\x01 \x03(\tR\x03set\x12\x10\n" +
+	"\x03add\x18\x02 \x03(\tR\x03add\x12\x16\n" +
+	"\x06remove\x18\x03 \x03(\tR\x06remove\"1\n" +
+	"\x15ChangeNamesrvResponse\x12\x18\n" +
+	"\anamesrv\x18\x01 \x03(\tR\anamesrv\"d\n" +
 	"\x18ChangeControllersRequest\x120\n" +
 	"\x03add\x18\x01 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\x03add\x12\x16\n" +
 	"\x06remove\x18\x02 \x03(\tR\x06remove\"\x10\n" +
@@ -4104,7 +4223,7 @@ const file_controller_proto_rawDesc = "" +
 	"GroupState\x12\x1b\n" +
 	"\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13GROUP_STATE_PENDING\x10\x01\x12\x15\n" +
-	"\x11GROUP_STATE_READY\x10\x022\xc9\f\n" +
+	"\x11GROUP_STATE_READY\x10\x022\xb7\r\n" +
 	"\n" +
 	"Controller\x12i\n" +
 	"\fRegisterNode\x12+.ledgermq.controller.v1.RegisterNodeRequest\x1a,.ledgermq.controller.v1.RegisterNodeResponse\x12`\n" +
@@ -4123,7 +4242,8 @@ const file_controller_proto_rawDesc = "" +
 	"ListGroups\x12).ledgermq.controller.v1.ListGroupsRequest\x1a*.ledgermq.controller.v1.ListGroupsResponse\x12R\n" +
 	"\bGetGroup\x12'.ledgermq.controller.v1.GetGroupRequest\x1a\x1d.ledgermq.controller.v1.Group\x12`\n" +
 	"\tListNodes\x12(.ledgermq.controller.v1.ListNodesRequest\x1a).ledgermq.controller.v1.ListNodesResponse\x12Z\n" +
-	"\aMembers\x12&.ledgermq.controller.v1.MembersRequest\x1a'.ledgermq.controller.v1.MembersResponse\x12n\n" +
+	"\aMembers\x12&.ledgermq.controller.v1.MembersRequest\x1a'.ledgermq.controller.v1.MembersResponse\x12l\n" +
+	"\rChangeNamesrv\x12,.ledgermq.controller.v1.ChangeNamesrvRequest\x1a-.ledgermq.controller.v1.ChangeNamesrvResponse\x12n\n" +
 	"\x11ChangeControllers\x120.ledgermq.controller.v1.ChangeControllersRequest\x1a'.ledgermq.controller.v1.MembersResponse\x12W\n" +
 	"\x06Status\x12%.ledgermq.controller.v1.StatusRequest\x1a&.ledgermq.controller.v1.StatusResponse2\xb8\x01\n" +
 	"\x04Peer\x12]\n" +
@@ -4143,7 +4263,7 @@ func file_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_controller_proto_goTypes = []any{
 	(Role)(0),                        // 0: ledgermq.controller.v1.Role
 	(GroupState)(0),                  // 1: ledgermq.controller.v1.GroupState
@@ -4184,23 +4304,25 @@ var file_controller_proto_goTypes = []any{
 	(*ListNodesRequest)(nil),         // 36: ledgermq.controller.v1.ListNodesRequest
 	(*ListNodesResponse)(nil),        // 37: ledgermq.controller.v1.ListNodesResponse
 	(*Member)(nil),                   // 38: ledgermq.controller.v1.Member
-	(*ChangeControllersRequest)(nil), // 39: ledgermq.controller.v1.ChangeControllersRequest
-	(*MembersRequest)(nil),           // 40: ledgermq.controller.v1.MembersRequest
-	(*MembersResponse)(nil),          // 41: ledgermq.controller.v1.MembersResponse
-	(*StatusRequest)(nil),            // 42: ledgermq.controller.v1.StatusRequest
-	(*StatusResponse)(nil),           // 43: ledgermq.controller.v1.StatusResponse
-	(*IdentifyRequest)(nil),          // 44: ledgermq.controller.v1.IdentifyRequest
-	(*IdentifyResponse)(nil),         // 45: ledgermq.controller.v1.IdentifyResponse
-	(*Membership)(nil),               // 46: ledgermq.controller.v1.Membership
-	(*MemberIdentity)(nil),           // 47: ledgermq.controller.v1.MemberIdentity
-	(*StepRequest)(nil),              // 48: ledgermq.controller.v1.StepRequest
-	(*StepResponse)(nil),             // 49: ledgermq.controller.v1.StepResponse
-	nil,                              // 50: ledgermq.controller.v1.Addresses.ClientsEntry
+	(*ChangeNamesrvRequest)(nil),     // 39: ledgermq.controller.v1.ChangeNamesrvRequest
+	(*ChangeNamesrvResponse)(nil),    // 40: ledgermq.controller.v1.ChangeNamesrvResponse
+	(*ChangeControllersRequest)(nil), // 41: ledgermq.controller.v1.ChangeControllersRequest
+	(*MembersRequest)(nil),           // 42: ledgermq.controller.v1.MembersRequest
+	(*MembersResponse)(nil),          // 43: ledgermq.controller.v1.MembersResponse
+	(*StatusRequest)(nil),            // 44: ledgermq.controller.v1.StatusRequest
+	(*StatusResponse)(nil),           // 45: ledgermq.controller.v1.StatusResponse
+	(*IdentifyRequest)(nil),          // 46: ledgermq.controller.v1.IdentifyRequest
+	(*IdentifyResponse)(nil),         // 47: ledgermq.controller.v1.IdentifyResponse
+	(*Membership)(nil),               // 48: ledgermq.controller.v1.Membership
+	(*MemberIdentity)(nil),           // 49: ledgermq.controller.v1.MemberIdentity
+	(*StepRequest)(nil),              // 50: ledgermq.controller.v1.StepRequest
+	(*StepResponse)(nil),             // 51: ledgermq.controller.v1.StepResponse
+	nil,                              // 52: ledgermq.controller.v1.Addresses.ClientsEntry
 }
 var file_controller_proto_depIdxs = []int32{
 	3,  // 0: ledgermq.controller.v1.RegisterNodeRequest.levels:type_name -> ledgermq.controller.v1.Levels
 	38, // 1: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	50, // 2: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
+	52, // 2: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
 	0,  // 3: ledgermq.controller.v1.ReplicaReport.role:type_name -> ledgermq.controller.v1.Role
 	11, // 4: ledgermq.controller.v1.ReplicaReport.members:type_name -> ledgermq.controller.v1.MemberReport
 	18, // 5: ledgermq.controller.v1.ReplicaReport.terms:type_name -> ledgermq.controller.v1.TermStart
@@ -4228,9 +4350,9 @@ var file_controller_proto_depIdxs = []int32{
 	38, // 27: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
 	38, // 28: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
 	3,  // 29: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	46, // 30: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
+	48, // 30: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
 	3,  // 31: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	47, // 32: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
+	49, // 32: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
 	6,  // 33: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
 	12, // 34: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
 	16, // 35: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
@@ -4245,32 +4367,34 @@ var file_controller_proto_depIdxs = []int32{
 	32, // 44: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
 	34, // 45: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
 	36, // 46: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
-	40, // 47: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
-	39, // 48: ledgermq.controller.v1.Controller.ChangeControllers:input_type -> ledgermq.controller.v1.ChangeControllersRequest
-	42, // 49: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
-	44, // 50: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
-	48, // 51: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
-	7,  // 52: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
-	13, // 53: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
-	28, // 54: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
-	28, // 55: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
-	28, // 56: ledgermq.controller.v1.Controller.KeepLearner:output_type -> ledgermq.controller.v1.Group
-	28, // 57: ledgermq.controller.v1.Controller.Prefer:output_type -> ledgermq.controller.v1.Group
-	26, // 58: ledgermq.controller.v1.Controller.RemoveNode:output_type -> ledgermq.controller.v1.RemoveNodeResponse
-	28, // 59: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
-	28, // 60: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
-	5,  // 61: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
-	21, // 62: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
-	33, // 63: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
-	28, // 64: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
-	37, // 65: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
-	41, // 66: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
-	41, // 67: ledgermq.controller.v1.Controller.ChangeControllers:output_type -> ledgermq.controller.v1.MembersResponse
-	43, // 68: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
-	45, // 69: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
-	49, // 70: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
-	52, // [52:71] is the sub-list for method output_type
-	33, // [33:52] is the sub-list for method input_type
+	42, // 47: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
+	39, // 48: ledgermq.controller.v1.Controller.ChangeNamesrv:input_type -> ledgermq.controller.v1.ChangeNamesrvRequest
+	41, // 49: ledgermq.controller.v1.Controller.ChangeControllers:input_type -> ledgermq.controller.v1.ChangeControllersRequest
+	44, // 50: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
+	46, // 51: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
+	50, // 52: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
+	7,  // 53: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
+	13, // 54: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
+	28, // 55: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
+	28, // 56: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
+	28, // 57: ledgermq.controller.v1.Controller.KeepLearner:output_type -> ledgermq.controller.v1.Group
+	28, // 58: ledgermq.controller.v1.Controller.Prefer:output_type -> ledgermq.controller.v1.Group
+	26, // 59: ledgermq.controller.v1.Controller.RemoveNode:output_type -> ledgermq.controller.v1.RemoveNodeResponse
+	28, // 60: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
+	28, // 61: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
+	5,  // 62: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
+	21, // 63: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
+	33, // 64: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
+	28, // 65: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
+	37, // 66: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
+	43, // 67: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
+	40, // 68: ledgermq.controller.v1.Controller.ChangeNamesrv:output_type -> ledgermq.controller.v1.ChangeNamesrvResponse
+	43, // 69: ledgermq.controller.v1.Controller.ChangeControllers:output_type -> ledgermq.controller.v1.MembersResponse
+	45, // 70: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
+	47, // 71: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
+	51, // 72: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
+	53, // [53:73] is the sub-list for method output_type
+	33, // [33:53] is the sub-list for method input_type
 	33, // [33:33] is the sub-list for extension type_name
 	33, // [33:33] is the sub-list for extension extendee
 	0,  // [0:33] is the sub-list for field type_name
@@ -4287,7 +4411,7 @@ func file_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_controller_proto_rawDesc), len(file_controller_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   49,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

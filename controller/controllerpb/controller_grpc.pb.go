@@ -39,6 +39,7 @@ const (
 	Controller_GetGroup_FullMethodName          = "/ledgermq.controller.v1.Controller/GetGroup"
 	Controller_ListNodes_FullMethodName         = "/ledgermq.controller.v1.Controller/ListNodes"
 	Controller_Members_FullMethodName           = "/ledgermq.controller.v1.Controller/Members"
+	Controller_ChangeNamesrv_FullMethodName     = "/ledgermq.controller.v1.Controller/ChangeNamesrv"
 	Controller_ChangeControllers_FullMethodName = "/ledgermq.controller.v1.Controller/ChangeControllers"
 	Controller_Status_FullMethodName            = "/ledgermq.controller.v1.Controller/Status"
 )
@@ -91,6 +92,9 @@ type ControllerClient interface {
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
 	// Members lists the controllers of the cluster.
 	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
+	// ChangeNamesrv changes the list of name servers that every node registers with, and answers with it when that is durable. An empty
+	// request only asks for it.
+	ChangeNamesrv(ctx context.Context, in *ChangeNamesrvRequest, opts ...grpc.CallOption) (*ChangeNamesrvResponse, error)
 	// ChangeControllers adds and removes controllers, and answers when that is done. Those that are added run already, with an empty
 	// folder, and wait for it. ABORTED: not yet, or not now, the message says why; the same call again goes on.
 	ChangeControllers(ctx context.Context, in *ChangeControllersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
@@ -256,6 +260,16 @@ func (c *controllerClient) Members(ctx context.Context, in *MembersRequest, opts
 	return out, nil
 }
 
+func (c *controllerClient) ChangeNamesrv(ctx context.Context, in *ChangeNamesrvRequest, opts ...grpc.CallOption) (*ChangeNamesrvResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ChangeNamesrvResponse)
+	err := c.cc.Invoke(ctx, Controller_ChangeNamesrv_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controllerClient) ChangeControllers(ctx context.Context, in *ChangeControllersRequest, opts ...grpc.CallOption) (*MembersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(MembersResponse)
@@ -324,6 +338,9 @@ type ControllerServer interface {
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
 	// Members lists the controllers of the cluster.
 	Members(context.Context, *MembersRequest) (*MembersResponse, error)
+	// ChangeNamesrv changes the list of name servers that every node registers with, and answers with it when that is durable. An empty
+	// request only asks for it.
+	ChangeNamesrv(context.Context, *ChangeNamesrvRequest) (*ChangeNamesrvResponse, error)
 	// ChangeControllers adds and removes controllers, and answers when that is done. Those that are added run already, with an empty
 	// folder, and wait for it. ABORTED: not yet, or not now, the message says why; the same call again goes on.
 	ChangeControllers(context.Context, *ChangeControllersRequest) (*MembersResponse, error)
@@ -383,6 +400,9 @@ func (UnimplementedControllerServer) ListNodes(context.Context, *ListNodesReques
 }
 func (UnimplementedControllerServer) Members(context.Context, *MembersRequest) (*MembersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Members not implemented")
+}
+func (UnimplementedControllerServer) ChangeNamesrv(context.Context, *ChangeNamesrvRequest) (*ChangeNamesrvResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ChangeNamesrv not implemented")
 }
 func (UnimplementedControllerServer) ChangeControllers(context.Context, *ChangeControllersRequest) (*MembersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ChangeControllers not implemented")
@@ -681,6 +701,24 @@ func _Controller_Members_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Controller_ChangeNamesrv_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ChangeNamesrvRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).ChangeNamesrv(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_ChangeNamesrv_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).ChangeNamesrv(ctx, req.(*ChangeNamesrvRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Controller_ChangeControllers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ChangeControllersRequest)
 	if err := dec(in); err != nil {
@@ -783,6 +821,10 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Members",
 			Handler:    _Controller_Members_Handler,
+		},
+		{
+			MethodName: "ChangeNamesrv",
+			Handler:    _Controller_ChangeNamesrv_Handler,
 		},
 		{
 			MethodName: "ChangeControllers",
