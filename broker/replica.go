@@ -413,11 +413,15 @@ func (r *Replica) wanted(record *raftlog.EpochRecord, w *controllerpb.WantedRepl
 		r.node.park(r, fmt.Sprintf(remarkBackup, own, w.Starts))
 		return
 	}
+	st := r.raft.Status()
 	if w.Lost != "" {
-		r.node.park(r, w.Lost)
+		why := w.Lost
+		if st.Lost { // it said so itself, and knows more
+			why = st.Parked
+		}
+		r.node.park(r, why)
 		return
 	}
-	st := r.raft.Status()
 	if record != nil && record.Epoch > st.Epoch {
 		if err := r.raft.Adopt(*record); err != nil && !errors.Is(err, raftlog.ErrStaleEpoch) {
 			r.log.Error().Err(err).Msg("cannot adopt the epoch record of the controller")
