@@ -195,7 +195,7 @@ func TestFailedSyncBehind(t *testing.T) {
 		frames := grow(t, l, 1, 20, 5000) // over the end of a segment, so that the folder has to be synced
 		fail.Store(true)
 		var p *PoisonedError
-		if err := l.SyncBehind(); !errors.As(err, &p) || !errors.Is(err, injected) || !p.Sync() {
+		if err := l.SyncBehind(); !errors.As(err, &p) || !errors.Is(err, injected) || !l.SyncFailed() {
 			t.Fatalf("%v: SyncBehind: %v", op, err)
 		}
 		for name, change := range map[string]func() error{

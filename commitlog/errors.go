@@ -113,7 +113,4 @@ func (e *PoisonedError) Error() string {
 }
 func (e *PoisonedError) Unwrap() error { return e.Err }
 
-// Sync tells whether a sync failed: what was written and not synced may be lost though it can still be read.
-func (e *PoisonedError) Sync() bool { return e.Op == opSync }
-
 const opSync = "sync"

@@ -70,6 +70,8 @@ type Log struct {
 	cuts   atomic.Uint64        // truncations and front cuts: a reader that saw garbage looks whether it raced with one
 	walked atomic.Pointer[spot] // where a walk ended last; its segment is compared, not held
 	poison atomic.Pointer[PoisonedError]
+
+	syncFailed atomic.Bool // whatever poisoned first
 }
 
 // Create makes an empty log in o.Dir, durably; owner is the first Meta.Owner. It returns ErrExists when there is one, and
@@ -136,6 +138,9 @@ func checkOwner(owner []byte) error {
 
 // poisoned notes the first failure and returns it.
 func (l *Log) poisoned(op string, err error) error {
+	if op == opSync {
+		l.syncFailed.Store(true)
+	}
 	l.poison.CompareAndSwap(nil, &PoisonedError{Op: op, Err: err})
 	return l.poison.Load()
 }
@@ -147,6 +152,10 @@ func (l *Log) Poisoned() error {
 	}
 	return nil
 }
+
+// SyncFailed tells whether a sync failed: what was written and not synced may be lost though it can still be read. Another failure may
+// have poisoned the log before.
+func (l *Log) SyncFailed() bool { return l.syncFailed.Load() }
 
 // writable tells why nothing may be changed; wmu is held.
 func (l *Log) writable() error {

@@ -2,14 +2,17 @@ package raftlog_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/internal/vfs"
 	"github.com/ledgermq/ledgermq/raftlog"
+	"github.com/ledgermq/ledgermq/raftlog/peer"
 )
 
 // TestWriterSharesSyncs: a frame that is alone has a sync to itself and costs no write of the meta file; from four on frames that
@@ -104,5 +107,62 @@ func TestWriterSharesSyncs(t *testing.T) {
 		if f, err := log.ReadFrame(want.Index(), nil); err != nil || !bytes.Equal(f, want) {
 			t.Fatalf("frame %d: %v", want.Index(), err)
 		}
+	}
+}
+
+// TestFailedSyncBehindAnother: a read poisons the log of a replica that acknowledges before it syncs, and the sync that is under way fails
+// after that. The replica is lost, as if the sync had failed first.
+func TestFailedSyncBehindAnother(t *testing.T) {
+	t.Parallel()
+	var slow, bad atomic.Bool
+	began, end := make(chan struct{}), make(chan struct{})
+	fs := vfs.Inject(vfs.NewMem(), func(op vfs.Op, name string, _ int64, _ int) error {
+		switch {
+		case op == vfs.OpSync && strings.HasSuffix(name, ".log") && slow.Load():
+			began <- struct{}{}
+			<-end
+			return errors.New("injected")
+		case op == vfs.OpRead && bad.Load():
+			return errors.New("injected")
+		}
+		return nil
+	})
+	o := commitlog.Options{FS: fs, Dir: "log", Cluster: ids.ClusterID{1}, Group: ids.GroupID{2}, SegmentSize: 64 << 20, Async: true, BootID: "a"}
+	owner := raftlog.Owner{Replica: 1, Incarnation: ids.Incarnation{1}}
+	if err := commitlog.Create(o, owner.Encode()); err != nil {
+		t.Fatal(err)
+	}
+	log, err := commitlog.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close(false)
+	r, err := raftlog.OpenReplica(raftlog.Config{Cluster: o.Cluster, Group: o.Group, Replica: 1, Incarnation: ids.Incarnation{1}, Log: log, SM: newRecorder(),
+		Send: func(ids.NodeID, []peer.Envelope) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Append([]commitlog.Frame{log.EmptyFrame(log.Tail(), 1, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	slow.Store(true)
+	done := make(chan error)
+	go func() { done <- log.SyncBehind() }()
+	<-began
+	bad.Store(true)
+	if _, err := log.ReadFrame(1, nil); err == nil {
+		t.Fatal("it was read")
+	}
+	r.Tick()
+	if p := r.Parked(); p == nil || p.Lost {
+		t.Fatalf("after the bad read: %+v", p)
+	}
+	close(end)
+	if err := <-done; err == nil {
+		t.Fatal("it was synced")
+	}
+	r.Tick()
+	if p := r.Parked(); !p.Lost || !strings.Contains(p.Reason, "may be lost") {
+		t.Errorf("after the failed sync: %+v", p)
 	}
 }

@@ -334,17 +334,25 @@ func (r *Replica) park(reason string, err error) {
 	}
 	r.parked = &ParkedError{Reason: reason, Err: err}
 	r.offer = nil
-	if p := r.log.Poisoned(); r.log.Async() && p != nil && p.(*commitlog.PoisonedError).Sync() {
-		// What it acknowledged may be lost, and can still be read: a later start would see nothing.
-		r.parked.Reason, r.parked.Lost = reason+", and what was acknowledged and not synced may be lost", true
-	}
+	r.noteFailedSync()
 	r.rn, r.lead, r.leading = nil, 0, false
 	r.seal = seal{}
 	r.forgetFlows()
-	r.logger.Error().Err(err).Uint32("epoch", uint32(r.record.Epoch)).Stringer("term", r.owner.Term).Msg("replica parks: " + reason)
+	r.logger.Error().Err(err).Uint32("epoch", uint32(r.record.Epoch)).Stringer("term", r.owner.Term).Msg("replica parks: " + r.parked.Reason)
 	r.form.abandonAll(r.sm)
 	r.reads.fail(r.parked)
 	r.endTransfer()
+}
+
+// noteFailedSync makes a parked replica a lost one when a sync of its log failed, also one that was under way when something else parked it.
+func (r *Replica) noteFailedSync() {
+	if r.parked.Lost || !r.log.Async() || !r.log.SyncFailed() {
+		return
+	}
+	p := *r.parked // others may hold it
+	// What it acknowledged may be lost, and can still be read: a later start would see nothing.
+	p.Reason, p.Lost = p.Reason+", and what was acknowledged and not synced may be lost", true
+	r.parked = &p
 }
 
 // Record returns the epoch record in force; its Epoch is 0 while the first one is waited for.
@@ -358,6 +366,9 @@ func (r *Replica) Tick() {
 	r.ticks++
 	if err := r.log.Poisoned(); err != nil && r.parked == nil {
 		r.park("the log is poisoned", err) // by the filler of its space, or by a read: nobody else tells
+	}
+	if r.parked != nil {
+		r.noteFailedSync()
 	}
 	r.form.expire(r.sm, r.ticks, int64(r.cfg.AbandonAfter/r.cfg.Tick))
 	if r.rn == nil || r.seal.active() {
