@@ -32,6 +32,7 @@ const (
 type replicaView struct {
 	silent   time.Duration // since its node was heard, or since this controller leads
 	heard    bool          // since this controller leads
+	early    bool          // not heard, and had no chance to be: nothing can be said of it
 	able     bool          // it has a log and may vote: neither parked nor poisoned, and it has adopted a record
 	master   bool
 	leaving  bool // its process ends soon

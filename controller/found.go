@@ -13,7 +13,7 @@ import (
 	"github.com/ledgermq/ledgermq/internal/ids"
 )
 
-// The founding of a cluster decides once, for ever in this version, which identities its members have. The member with the
+// The founding of a cluster decides which identities its first members have; later ones are added (members.go). The member with the
 // lowest id is the founder: when every other one has answered who it is, and none knows a membership yet, the founder writes
 // the membership down. The others ask around until one shows it to them.
 //

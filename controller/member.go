@@ -141,14 +141,16 @@ func newMember(st *store, l *loaded, o *Options) (*member, error) {
 	return m, nil
 }
 
-// makeSnapshot is called by raft inside step and tick.
+// makeSnapshot is called by raft inside step and tick. Raft keeps what it returns until the message is written, when more may be
+// applied.
 func (m *member) makeSnapshot() (*raftpb.Snapshot, error) {
+	at := m.applied
 	return &raftpb.Snapshot{
 		Data: encodeSnapshot(m.state),
 		Metadata: &raftpb.SnapshotMetadata{
 			ConfState: m.conf,
-			Index:     &m.applied.Index,
-			Term:      &m.applied.Term,
+			Index:     &at.Index,
+			Term:      &at.Term,
 		},
 	}, nil
 }
@@ -272,7 +274,7 @@ func (m *member) handle(rd raft.Ready, fx *effects) {
 		p := position{rd.Snapshot.GetMetadata().GetIndex(), rd.Snapshot.GetMetadata().GetTerm()}
 		b.snapshot, b.applied = &p, &p
 		b.changes = state.entries()
-		b.conf, m.conf = rd.Snapshot.GetMetadata().GetConfState(), rd.Snapshot.GetMetadata().GetConfState()
+		b.conf = rd.Snapshot.GetMetadata().GetConfState()
 		fx.members = true
 	}
 	if snapshotState != nil || len(rd.CommittedEntries) > 0 {
@@ -332,7 +334,7 @@ func (m *member) apply(from *State, at *position, committed []*raftpb.Entry, b *
 	m.stateMu.Lock()
 	defer m.stateMu.Unlock()
 	if from != nil {
-		m.state, m.applied = from, *at
+		m.state, m.applied, m.conf = from, *at, b.conf
 	}
 	for _, e := range committed {
 		if e.GetIndex() != m.applied.Index+1 {

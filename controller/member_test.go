@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -280,5 +281,45 @@ func TestUnknownCommandStops(t *testing.T) {
 	must(t, st.close())
 	if l.applied.Index > l.hard.GetCommit() || l.state.Hash() != NewState().Hash() {
 		t.Errorf("applied %+v although the command is unknown", l.applied)
+	}
+}
+
+// Raft keeps a snapshot that it asked for until its turn writes the message, and applies more before that. What the snapshot says of its
+// place must stay true.
+func TestSnapshotKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t, 1000)
+	for range 200 {
+		for i := range m.members {
+			m.members[i].tick()
+			m.advance(i)
+		}
+		for len(m.air) > 0 {
+			l := m.air[0]
+			m.air = m.air[1:]
+			must(t, m.members[l.to].step(l.from, l.data))
+			m.advance(l.to)
+		}
+		if m.leader() >= 0 {
+			break
+		}
+	}
+	leader := m.members[m.leader()]
+	snap, err := leader.makeSnapshot()
+	must(t, err)
+	at, data := snap.GetMetadata().GetIndex(), snap.GetData()
+	must(t, leader.propose(requestID{leader.raftID, 1}, randomCommand(rand.New(rand.NewPCG(1, 1)), leader.state)))
+	m.advance(m.leader())
+	for len(m.air) > 0 {
+		l := m.air[0]
+		m.air = m.air[1:]
+		must(t, m.members[l.to].step(l.from, l.data))
+		m.advance(l.to)
+	}
+	if leader.applied.Index <= at {
+		t.Fatalf("nothing was applied after index %d", at)
+	}
+	if now := snap.GetMetadata().GetIndex(); now != at || !bytes.Equal(snap.GetData(), data) {
+		t.Errorf("the snapshot of index %d says %d now", at, now)
 	}
 }

@@ -224,3 +224,22 @@ func TestMembersDisagree(t *testing.T) {
 		}
 	}
 }
+
+// A controller that was added may end before its first snapshot has come: it knows no later list of members than the one that it
+// was added with, and starts again with the list that it was given.
+func TestAddedAndNotThereYet(t *testing.T) {
+	t.Parallel()
+	who := &membership{}
+	for i, id := range []string{"c1", "c2", "c3", "c4"} {
+		who.Members = append(who.Members, identity{ID: id, RaftID: uint64(i + 1)})
+	}
+	o := &Options{ID: "c4", Join: true, Peers: map[string]string{"c1": "h:1", "c2": "h:2", "c4": "h:4"}} // c3 is dead
+	l := &loaded{identity: who.Members[3], membership: who, state: NewState()}
+	if err := checkFolder(o, l); err != nil {
+		t.Error(err)
+	}
+	l = &loaded{identity: who.Members[3], membership: who, state: NewState(), compacted: firstPosition}
+	if err := checkFolder(o, l); err == nil {
+		t.Error("a founder started with another list than that of the founding")
+	}
+}

@@ -134,7 +134,7 @@ func (s *State) reshaped(g *groupEntry, c *setModeCommand) (shape, error) {
 	if err := next.checkShape(); err != nil {
 		return fault("%v", err)
 	}
-	if now := len(g.voters()); c.MinISR > g.MinISR && c.MinISR > now && next.modeVoters() <= g.modeVoters() {
+	if now := min(len(g.voters()), len(g.Since[0])); c.MinISR > g.MinISR && c.MinISR > now && next.modeVoters() <= g.modeVoters() {
 		return fault("a min ISR of %d is more than the %s that there are now: at most %d until the others are back", c.MinISR, plural(now, "voter"), now)
 	}
 	if moved != "" && len(c.Add) == 1 && len(c.Remove) == 1 {
@@ -436,6 +436,9 @@ func (l *Leader) Replace(now time.Time, st *State, group string, id ids.ReplicaI
 	v, _ := l.view(now, g)
 	if v == nil {
 		return nil, refuse(ErrNotNow, "group %s: this controller leads no more: ask again", g.Name)
+	}
+	if err := g.heardOf(v); err != nil && !giveUp {
+		return nil, err
 	}
 	r := g.replica(id)
 	if r == nil || r.Lost != "" || giveUp || node == "" || node == r.Node || !v.mayVote(id) {

@@ -120,6 +120,10 @@ func checkFolder(o *Options, l *loaded) error {
 		known := *l.membership
 		known.Members, known.Changed = e.Members, true
 		l.membership = &known
+	} else if l.compacted.Index == 0 { // it was added, and its first snapshot has not come yet
+		known := *l.membership
+		known.Changed = true
+		l.membership = &known
 	}
 	if err := l.membership.fits(l.identity, o); err != nil {
 		return &FolderError{o.Dir, err.Error()}

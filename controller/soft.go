@@ -191,9 +191,9 @@ func (s *soft) view(now time.Time, g *groupEntry) (*groupView, bool) {
 	}
 	v := &groupView{replicas: map[ids.ReplicaID]replicaView{}, newest: now.Sub(p.seen), failures: p.failures, flaps: map[ids.ReplicaID]int{}, silence: s.silence}
 	for _, r := range g.Replicas {
-		rv := replicaView{silent: now.Sub(s.since)}
+		rv := replicaView{silent: now.Sub(s.since), early: now.Sub(s.since) < hearing*s.silence}
 		if n := s.nodes[r.Node]; n != nil && !n.heard.IsZero() {
-			rv.heard, rv.silent = true, now.Sub(n.heard)
+			rv.heard, rv.early, rv.silent = true, false, now.Sub(n.heard)
 			rv.learnFrom(n.reports[r.ID], r.Lost != "")
 		}
 		v.replicas[r.ID] = rv

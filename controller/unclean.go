@@ -128,6 +128,9 @@ func (g *groupEntry) planUnclean(v *groupView, winner ids.ReplicaID, stopped vot
 	refused := func(kind error, format string, args ...any) (uncleanPlan, error) {
 		return uncleanPlan{}, refuse(kind, "group %s, replica %d on node %s: %s", g.Name, r.ID, r.Node, fmt.Sprintf(format, args...))
 	}
+	if err := g.heardOf(v); err != nil {
+		return uncleanPlan{}, err
+	}
 	w := v.replicas[r.ID]
 	switch {
 	case g.Epoch == 0:
@@ -154,7 +157,7 @@ func (g *groupEntry) planUnclean(v *groupView, winner ids.ReplicaID, stopped vot
 			return refused(ErrInvalid, "--stopped %d: the group has no such replica", id)
 		case id == r.ID:
 			return refused(ErrInvalid, "--stopped %d: it is the one that is to be elected", id)
-		case v.live(id):
+		case v.mayVote(id):
 			return refused(ErrInvalid, "--stopped %d: it is not stopped: node %s was heard %v ago", id, o.Node, v.replicas[id].silent.Round(time.Millisecond))
 		}
 	}
@@ -163,7 +166,12 @@ func (g *groupEntry) planUnclean(v *groupView, winner ids.ReplicaID, stopped vot
 			continue
 		}
 		if v.live(o.ID) {
-			if x := v.replicas[o.ID]; x.able && cmp.Or(cmp.Compare(x.lastTerm, w.lastTerm), cmp.Compare(x.last, w.last)) > 0 {
+			x := v.replicas[o.ID]
+			if !x.able && all.has(o.ID) && !stopped.has(o.ID) {
+				return refused(ErrInvalid, "replica %d on node %s voted, lives and takes no part: `group show` says why; wait for it when it is being repaired, "+
+					"or say --stopped %d to give up what it has", o.ID, o.Node, o.ID)
+			}
+			if x.able && cmp.Or(cmp.Compare(x.lastTerm, w.lastTerm), cmp.Compare(x.last, w.last)) > 0 {
 				return refused(ErrInvalid, "replica %d on node %s lives and has more, up to entry %d of term %v against %d of term %v: elect that one%s",
 					o.ID, o.Node, x.last, x.lastTerm, w.last, w.lastTerm, g.keepsAll(o.ID))
 			}
@@ -297,6 +305,16 @@ func (l *Leader) Unclean(now time.Time, st *State, req *pb.ElectUncleanRequest) 
 	resp := &pb.ElectUncleanResponse{Epoch: uint32(g.Epoch), NodeId: string(p.winner.Node), Losses: p.losses, Gone: p.gone}
 	return resp, &uncleanCommand{Group: g.ID, Epoch: ids.Epoch(req.GetEpoch()), Winner: p.winner.ID, Last: w.last, Terms: w.terms,
 		Reason: cut(req.GetReason()), Millis: now.UnixMilli()}, nil
+}
+
+// heardOf refuses what depends on who is silent while this controller leads for too short a time to know.
+func (g *groupEntry) heardOf(v *groupView) error {
+	for _, r := range g.Replicas {
+		if v.replicas[r.ID].early {
+			return refuse(ErrNotNow, "group %s: this controller leads since a moment only and has not heard node %s yet: ask again in some seconds", g.Name, r.Node)
+		}
+	}
+	return nil
 }
 
 // ReportTerms tells the newest terms of a replica's log while it hears no master: what an unclean election needs to know.

@@ -45,6 +45,13 @@ func TestPlanUnclean(t *testing.T) {
 		{"one that is parked", func(st *story) { st.change(3, func(v *replicaView) { v.able = false }) }, 3, voterSet{1, 2}, ErrNotNow, "parked"},
 		{"one of an old epoch", func(st *story) { st.change(3, func(v *replicaView) { v.epoch = 0 }) }, 3, voterSet{1, 2}, ErrNotNow, "not adopted"},
 		{"one that has not told its terms", func(st *story) { st.change(3, func(v *replicaView) { v.terms = nil }) }, 3, voterSet{1, 2}, ErrNotNow, "terms"},
+		{"one that this controller had no time to hear", func(st *story) { st.change(2, func(v *replicaView) { v.heard, v.early = false, true }) }, 3, voterSet{1, 2}, ErrNotNow, "has not heard node n2 yet"},
+		{"a voter that lives and is parked", func(st *story) {
+			st.change(2, func(v *replicaView) { v.heard, v.silent, v.able = true, 0, false })
+		}, 3, voterSet{1}, ErrInvalid, "say --stopped 2"},
+		{"the same, given up", func(st *story) {
+			st.change(2, func(v *replicaView) { v.heard, v.silent, v.able = true, 0, false })
+		}, 3, voterSet{1, 2}, nil, "replica 1 on node n1"},
 		{"a master leads", func(st *story) { st.well(1) }, 3, nil, ErrNotNow, "is master"},
 		{"a majority lives", func(st *story) { st.well(0) }, 3, voterSet{}, ErrNotNow, "live to elect"},
 	} {
