@@ -1,6 +1,10 @@
 package broker
 
-import "github.com/ledgermq/ledgermq/broker/state"
+import (
+	"errors"
+
+	"github.com/ledgermq/ledgermq/broker/state"
+)
 
 // TryCommand proposes a command that does nothing and returns whether it was stored, once that is known.
 func (r *Replica) TryCommand() bool {
@@ -32,4 +36,15 @@ func (n *Node) Repairs(group string) (repairs int64) {
 		}
 	}
 	return repairs
+}
+
+// ReadLast reads the last frame of the group's replica, as it does for a follower that lacks it.
+func (n *Node) ReadLast(group string) error {
+	for _, h := range n.hostedList() {
+		if h.file.Group == group && h.r != nil {
+			_, err := h.r.clog.ReadFrame(h.r.clog.Tail().Index, nil)
+			return err
+		}
+	}
+	return errors.New("it is not open")
 }

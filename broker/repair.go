@@ -106,8 +106,15 @@ func (n *Node) repairOpen(r *Replica, fault error) {
 	}
 	h.r = nil
 	n.wg.Go(func() {
+		// The end of what was acknowledged is known to this process alone, and damage there would pass for a torn tail.
+		unknown := r.clog.KeepBound()
 		if err := r.close(false); err != nil {
 			r.log.Warn().Err(err).Msg("closing the damaged replica")
+		}
+		if unknown != nil {
+			n.giveUp(p.gid, p, fmt.Sprintf("damaged: %v; how far its log reached could not be noted, and what was acknowledged may be lost: %v", fault, unknown))
+			p.end()
+			return
 		}
 		p.run()
 	})
@@ -141,6 +148,11 @@ func (p *repair) run() {
 			break
 		}
 	}
+	p.end()
+}
+
+// end tells the node that nothing is repaired any more.
+func (p *repair) end() {
 	p.n.mu.Lock()
 	defer p.n.mu.Unlock()
 	if h := p.n.replicas[p.gid]; h != nil && h.repair == p {

@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -44,8 +45,8 @@ func flip(t *testing.T, name string, at int64) {
 	}
 }
 
-// chains reads the sealed segments of a node's log and returns what the last frame of each is.
-func (c *cluster) chains(node string) ([]string, error) {
+// readLog opens the log of a node's replica beside it.
+func (c *cluster) readLog(node string) (*commitlog.Log, error) {
 	dir := c.groupDir(node)
 	b, err := os.ReadFile(filepath.Join(dir, "replica.json"))
 	if err != nil {
@@ -63,7 +64,12 @@ func (c *cluster) chains(node string) ([]string, error) {
 	if err1 != nil || err2 != nil {
 		return nil, fmt.Errorf("%v, %v", err1, err2)
 	}
-	l, err := commitlog.Open(commitlog.Options{FS: vfs.OS, Dir: filepath.Join(dir, "log"), Cluster: ids.ClusterID(id), Group: ids.GroupID(group), SegmentSize: f.SegmentSize, ReadOnly: true})
+	return commitlog.Open(commitlog.Options{FS: vfs.OS, Dir: filepath.Join(dir, "log"), Cluster: ids.ClusterID(id), Group: ids.GroupID(group), SegmentSize: f.SegmentSize, ReadOnly: true})
+}
+
+// chains reads the sealed segments of a node's log and returns what the last frame of each is.
+func (c *cluster) chains(node string) ([]string, error) {
+	l, err := c.readLog(node)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +147,39 @@ func TestScrubAndRepair(t *testing.T) {
 	}
 	m := c.master("g1")
 	c.wire(m, "g1").fill(40, 4, 1<<10)
+}
+
+// The last frame that a replica acknowledged goes bad while it runs, and a read finds it, before the replica has noted durably that it was
+// there. Nobody can tell then that it was the last one: the identity is lost, and the frame is not cut as a torn tail.
+func TestDamagedTailWhileRunning(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	w := c.wire(c.master("g1"), "g1")
+	w.topic("T", 4)
+	node := c.slave("g1")
+	id, _, err := identity(c.groupDir(node))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.fill(0, 12, 1<<10)
+	name := c.segment(node, -1)
+	l, err := c.readLog(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, err := l.ReadFrame(l.Tail().Index, nil)
+	if err := errors.Join(err, l.Close(false)); err != nil {
+		t.Fatal(err)
+	}
+	flip(t, name, int64(last.Offset())+200)
+	if err := c.nodes[node].ReadLast("g1"); err == nil {
+		t.Fatal("the bad frame was read")
+	}
+	c.back(node, id, true)
+	if why := c.lostWhy(node, id); !strings.Contains(why, "lost tail") {
+		t.Errorf("the folder of replica %d says %q", id, why)
+	}
+	w.fill(12, 4, 1<<10)
 }
 
 // What is damaged while a replica is stopped, and a start sees, is repaired before the replica takes part: a segment's header, the whole

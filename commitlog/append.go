@@ -241,6 +241,19 @@ func (l *Log) sync() error {
 	if err := l.settle(); err != nil {
 		return err
 	}
+	if err := l.syncWritten(); err != nil {
+		return err
+	}
+	if l.batchEnd == 0 || l.o.Async { // the mark of a log that is synced later stays: the next batch begins at once
+		return nil
+	}
+	// The mark goes before anybody hears that the batch is durable: from then on a bad frame in it is damage.
+	l.batchEnd = 0
+	return l.updateMeta(false, func(*metaRecord) {})
+}
+
+// syncWritten makes durable all that was written; wmu is held, and no SyncBehind runs.
+func (l *Log) syncWritten() error {
 	// Segments are synced from the front, and the directory before the last one, but nothing depends on that order: synced
 	// moves only when all of it succeeded.
 	for _, s := range l.segs {
@@ -261,12 +274,7 @@ func (l *Log) sync() error {
 	l.mu.Lock()
 	l.synced = l.tail
 	l.mu.Unlock()
-	if l.batchEnd == 0 || l.o.Async { // the mark of a log that is synced later stays: the next batch begins at once
-		return nil
-	}
-	// The mark goes before anybody hears that the batch is durable: from then on a bad frame in it is damage.
-	l.batchEnd = 0
-	return l.updateMeta(false, func(*metaRecord) {})
+	return nil
 }
 
 // recent knows the references of the last frames, which are those that replication asks for.

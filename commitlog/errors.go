@@ -113,4 +113,7 @@ func (e *PoisonedError) Error() string {
 }
 func (e *PoisonedError) Unwrap() error { return e.Err }
 
-const opSync = "sync"
+const (
+	opSync = "sync"
+	opRead = "read"
+)

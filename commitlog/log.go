@@ -191,11 +191,16 @@ func (l *Log) SaveMeta(owner []byte, bothSlots bool) error {
 
 // updateMeta changes meta by change, after the bound was renewed.
 func (l *Log) updateMeta(bothSlots bool, change func(*metaRecord)) error {
-	l.metaMu.Lock()
-	defer l.metaMu.Unlock()
 	if err := l.Poisoned(); err != nil {
 		return err
 	}
+	return l.writeMeta(bothSlots, change)
+}
+
+// writeMeta is updateMeta for a log that may be poisoned.
+func (l *Log) writeMeta(bothSlots bool, change func(*metaRecord)) error {
+	l.metaMu.Lock()
+	defer l.metaMu.Unlock()
 	if l.o.ReadOnly {
 		return ErrReadOnly
 	}
@@ -290,8 +295,41 @@ func (l *Log) TermOf(i ids.Index) (ids.Term, error) {
 	return l.epochs[at].Term, nil
 }
 
+// KeepBound notes durably in meta, for a log that a read poisoned, how far it is synced: the bound of the newest slot may be far behind,
+// and damage at the end of the frames would pass for a torn tail. What a log with Options.Async wrote was acknowledged, so it is synced
+// first. Nobody can tell what is missing after an error, which is one of a log that is poisoned by anything else too.
+func (l *Log) KeepBound() error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	if l.closed {
+		return ErrClosed
+	}
+	return l.keepBound()
+}
+
+func (l *Log) keepBound() error {
+	_ = l.settle() // what failed is seen below
+	switch p := l.poison.Load(); {
+	case p != nil && p.Op != opRead:
+		return p
+	case l.o.ReadOnly:
+		return ErrReadOnly
+	case l.o.Async && l.SyncFailed():
+		return fmt.Errorf("%w, and a sync failed", p)
+	}
+	if l.o.Async {
+		if err := l.syncWritten(); err != nil {
+			return err
+		}
+	}
+	if synced, _ := l.Synced(); synced <= l.Meta().BoundIndex { // a truncation that was cut short has lowered it in memory only
+		return nil
+	}
+	return l.writeMeta(false, func(*metaRecord) {})
+}
+
 // Close ends the use of the log. clean makes everything durable and marks a clean stop, so that the next start need not write
-// anything again; without it, and when the log is poisoned, the files stay as a kill -9 would leave them.
+// anything again; without it, and when the log is poisoned, the files stay as a kill -9 would leave them, but for KeepBound.
 func (l *Log) Close(clean bool) error {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
@@ -300,16 +338,21 @@ func (l *Log) Close(clean bool) error {
 	}
 	_ = l.settle() // a failure poisoned the log
 	var err error
+	if p := l.poison.Load(); p != nil && p.Op == opRead && !l.o.ReadOnly {
+		err = l.keepBound()
+	}
 	if clean && !l.o.ReadOnly {
-		if err = l.Poisoned(); err == nil {
-			err = l.sync()
+		e := l.Poisoned()
+		if e == nil {
+			e = l.sync()
 		}
-		if err == nil {
-			err = l.writeSidecars()
+		if e == nil {
+			e = l.writeSidecars()
 		}
-		if err == nil {
-			err = l.updateMeta(true, func(m *metaRecord) { m.CleanStop = true })
+		if e == nil {
+			e = l.updateMeta(true, func(m *metaRecord) { m.CleanStop = true })
 		}
+		err = errors.Join(err, e)
 	}
 	l.closed = true
 	l.mu.Lock()

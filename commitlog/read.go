@@ -116,7 +116,7 @@ func (l *Log) attempt(read func() error) error {
 		if !errors.As(err, &c) {
 			err = fmt.Errorf("commitlog: read: %w", err)
 		}
-		l.poisoned("read", err)
+		l.poisoned(opRead, err)
 		return err
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ledgermq/ledgermq/internal/ids"
@@ -415,5 +416,90 @@ func TestCheckSegment(t *testing.T) {
 		if err := l.CheckSegment(base, func(int) error { return nil }); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("segment %d: %v", base, err)
 		}
+	}
+}
+
+// TestDamageAtTheTail: the last frame that was reported as durable goes bad while the log is open, far above the bound in meta. A read
+// finds it, and from then on the log is one that lost its tail, for a repair and for a start: nothing cuts that frame as a torn one. So
+// it is when the process ends before or after Close, and for what a log that syncs later has written.
+func TestDamageAtTheTail(t *testing.T) {
+	t.Parallel()
+	for _, late := range []bool{false, true} {
+		for _, end := range []string{"closed", "killed behind KeepBound", "stopped"} {
+			fs := vfs.NewMem()
+			o := small(fs)
+			if late {
+				o = async(fs, "a")
+			}
+			l := mustCreate(t, o)
+			var last Frame
+			for range 4 {
+				last = chain(t, l, l.Tail(), 1, 500)[0]
+				check(t, l.Append([]Frame{last}))
+				if !late {
+					check(t, l.Sync())
+				}
+			}
+			if m := l.Meta(); m.BoundIndex != 0 {
+				t.Fatalf("the bound is %d", m.BoundIndex)
+			}
+			flipInPlace(t, o, 0, int64(last.Offset())+40)
+			if _, err := l.ReadFrame(4, nil); err == nil {
+				t.Fatal("the bad frame was read")
+			}
+			switch end {
+			case "closed":
+				check(t, l.Close(false))
+			case "killed behind KeepBound":
+				check(t, l.KeepBound())
+				o.FS = fs.KillProcess()
+			default:
+				if err := l.Close(true); err == nil {
+					t.Error("a stop passes for a clean one")
+				}
+			}
+			var damage *DamageError
+			r, err := OpenRepair(o, last.Offset())
+			if !errors.As(err, &damage) || !damage.Lost {
+				t.Errorf("late %v, %s: the repair says %v", late, end, err)
+			}
+			if r != nil {
+				check(t, r.Close())
+			}
+			if l, err := Open(o); !errors.As(err, &damage) {
+				t.Errorf("late %v, %s: a start says %v", late, end, err)
+				if err == nil {
+					_ = l.Close(false)
+				}
+			}
+		}
+	}
+}
+
+// TestKeepBoundFails: what a log that syncs later wrote is not known to be there when its sync fails.
+func TestKeepBoundFails(t *testing.T) {
+	t.Parallel()
+	fail := atomic.Bool{}
+	mem := vfs.NewMem()
+	fs := vfs.Inject(mem, func(op vfs.Op, name string, _ int64, _ int) error {
+		if fail.Load() && op == vfs.OpSync {
+			return errInjected
+		}
+		return nil
+	})
+	l := mustCreate(t, async(fs, "a"))
+	defer l.Close(false)
+	frames := grow(t, l, 1, 4, 500)
+	flipInPlace(t, async(mem, "a"), 0, int64(frames[3].Offset())+40)
+	if _, err := l.ReadFrame(4, nil); err == nil {
+		t.Fatal("the bad frame was read")
+	}
+	fail.Store(true)
+	if err := l.KeepBound(); err == nil || !l.SyncFailed() {
+		t.Errorf("KeepBound: %v", err)
+	}
+	fail.Store(false)
+	if err := l.KeepBound(); err == nil {
+		t.Error("a sync that failed was repeated")
 	}
 }
