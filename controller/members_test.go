@@ -98,17 +98,32 @@ func TestMembersChange(t *testing.T) {
 		}
 		taken <- names
 	}()
+	// Whoever has heard of no member that is left cannot find them: so the observer hears of each change before the next one.
+	has := func(want ...string) {
+		t.Helper()
+		c.has(want...)
+		eventually(t, fmt.Sprintf("the observer knows %v", want), func() error {
+			var addrs []string
+			for _, id := range want {
+				addrs = append(addrs, c.addrs[id])
+			}
+			if got := observer.Addresses(); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(addrs))) {
+				return fmt.Errorf("it knows %v, want %v", got, addrs)
+			}
+			return nil
+		})
+	}
 	c.join("c2")
 	c.join("c3")
 	must(t, c.change([]string{"c2", "c3"}, nil))
-	c.has("c1", "c2", "c3")
+	has("c1", "c2", "c3")
 	must(t, c.change([]string{"c2", "c3"}, nil)) // again
 	c.join("c4")
 	c.join("c5")
 	must(t, c.change([]string{"c4", "c5"}, nil))
-	c.has("c1", "c2", "c3", "c4", "c5")
+	has("c1", "c2", "c3", "c4", "c5")
 	must(t, c.change(nil, []string{"c4", "c5"}))
-	c.has("c1", "c2", "c3")
+	has("c1", "c2", "c3")
 	must(t, c.change(nil, []string{"c4", "c5"})) // again
 	for _, id := range []string{"c4", "c5"} {
 		eventually(t, id+" knows that it was removed", func() error {
@@ -123,23 +138,23 @@ func TestMembersChange(t *testing.T) {
 	// One after another by a new one, the last ones under their own names: a wiped folder is another member.
 	c.join("c6")
 	must(t, c.change([]string{"c6"}, []string{"c1"}))
-	c.has("c2", "c3", "c6")
+	has("c2", "c3", "c6")
 	c.stop("c1")
 	delete(c.addrs, "c1")
 	for _, id := range []string{"c2", "c3"} {
 		c.join(id)
 		must(t, c.change([]string{id}, []string{id}))
-		c.has("c2", "c3", "c6")
+		has("c2", "c3", "c6")
 	}
 	for _, id := range []string{"c2", "c3", "c6"} { // what a member knows is in its folder
 		c.restart(id)
 	}
-	c.has("c2", "c3", "c6")
+	has("c2", "c3", "c6")
 	must(t, c.change(nil, []string{"c2", "c3"}))
-	c.has("c6")
+	has("c6")
 	c.join("c7") // the only one is replaced
 	must(t, c.change([]string{"c7"}, []string{"c6"}))
-	c.has("c7")
+	has("c7")
 	stop()
 	names := <-taken
 	nodes, err := observer.ListNodes(ctxFor(t))

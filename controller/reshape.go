@@ -400,6 +400,10 @@ func (s *State) setMode(g *groupEntry, v *groupView, want SetMode) (Command, err
 				add++
 			}
 		}
+		if missing := max(0, want.Members-g.staying()); missing > 0 && add > missing {
+			return nil, refuse(ErrInvalid, "group %s: mode %d-%d needs %s more, and %d nodes are named that have none: name as many, or say with --remove which replicas go",
+				g.Name, want.Answers, want.Members, plural(missing, "replica"), add)
+		}
 		for n := g.staying() + add - want.Members; n > 0 && len(c.Remove) < n; {
 			c.Remove = append(c.Remove, g.leastUseful(v, c.Remove))
 		}
@@ -437,18 +441,27 @@ func (l *Leader) Replace(now time.Time, st *State, group string, id ids.ReplicaI
 	if v == nil {
 		return nil, refuse(ErrNotNow, "group %s: this controller leads no more: ask again", g.Name)
 	}
-	if err := g.heardOf(v); err != nil && !giveUp {
+	return st.replace(g, v, id, node, reason, giveUp)
+}
+
+// replace is Replace with what is known of the group.
+func (s *State) replace(g *groupEntry, v *groupView, id ids.ReplicaID, node ids.NodeID, reason string, giveUp bool) (Command, error) {
+	if err := g.heardOf(v); err != nil {
 		return nil, err
 	}
 	r := g.replica(id)
 	if r == nil || r.Lost != "" || giveUp || node == "" || node == r.Node || !v.mayVote(id) {
+		if r != nil && r.Lost == "" && g.Epoch > 0 && g.everVoted().has(id) && g.liveMaster(v) == 0 {
+			return nil, refuse(ErrNotNow, "group %s, replica %d: the group has no master, and may need this one to get one again: start the nodes of its voters; "+
+				"when they are lost for ever, see `ledgermq admin group elect-unclean`", g.Name, id)
+		}
 		return &giveUpCommand{Group: g.ID, Replica: id, Heir: node, Reason: reason}, nil
 	}
 	c := &setModeCommand{Group: g.ID, Answers: g.Answers, Members: g.Members, MinISR: g.MinISR, Add: []ids.NodeID{node}, Remove: []ids.ReplicaID{id}}
 	if r.Learner {
 		c.Learners = c.Add
 	}
-	if _, err := st.reshaped(g, c); err != nil {
+	if _, err := s.reshaped(g, c); err != nil {
 		return nil, err
 	}
 	return c, nil

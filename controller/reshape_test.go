@@ -295,6 +295,7 @@ func TestSetModeRefused(t *testing.T) {
 		{2, 3, nil, SetMode{Answers: 2, Members: 0}, ErrInvalid, "mode 2-0 cannot be"},
 		{2, 3, nil, SetMode{Answers: 2, Members: 5}, ErrInvalid, "2 replicas more than the 3 that there would be: name that many nodes that have none of it, such as n4, n5"},
 		{2, 3, nil, SetMode{Answers: 2, Members: 5, On: n("n4")}, ErrInvalid, "needs 1 replica more"},
+		{2, 3, nil, SetMode{Answers: 2, Members: 4, On: n("n4", "n5")}, ErrInvalid, "mode 2-4 needs 1 replica more, and 2 nodes are named"},
 		{2, 3, nil, SetMode{Answers: 2, Members: 4, On: n("n3")}, ErrInvalid, "needs 1 replica more"},
 		{2, 3, nil, SetMode{Answers: 2, Members: 4, On: n("n9")}, ErrInvalid, "node n9 is not known"},
 		{2, 3, nil, SetMode{Answers: 2, Members: 5, On: n("n4", "n4")}, ErrInvalid, "named twice"},
@@ -363,5 +364,32 @@ func TestLeastUseful(t *testing.T) {
 		if got := st.g.leastUseful(&st.v, nil); got != tt.want {
 			t.Errorf("%s: replica %d, want %d", tt.what, got, tt.want)
 		}
+	}
+}
+
+// A group without a master may need each of its voters to get one again: none is given up then, on no node.
+func TestReplaceWithoutMaster(t *testing.T) {
+	t.Parallel()
+	st := tell(t, 2, 3, 2)
+	st.dead(1, 2)
+	for _, id := range []ids.ReplicaID{1, 2, 3} {
+		for _, node := range []ids.NodeID{"", "n4"} {
+			for _, giveUp := range []bool{false, true} {
+				if id == 3 && node == "n4" && !giveUp {
+					continue // lives, and would be moved
+				}
+				if _, err := st.s.replace(st.g, &st.v, id, node, "", giveUp); !errors.Is(err, ErrNotNow) || !strings.Contains(err.Error(), "elect-unclean") {
+					t.Errorf("replica %d on %q, give up %v: %v", id, node, giveUp, err)
+				}
+			}
+		}
+	}
+	st = tell(t, 2, 3, 2)
+	st.dead(2)
+	if c, err := st.s.replace(st.g, &st.v, 2, "n4", "", false); err != nil || c.commandType() != typeGiveUp {
+		t.Errorf("a dead one of a group with a master: %v, %v", c, err)
+	}
+	if c, err := st.s.replace(st.g, &st.v, 3, "n4", "", false); err != nil || c.commandType() != typeSetMode {
+		t.Errorf("a living one of a group with a master: %v, %v", c, err)
 	}
 }

@@ -258,6 +258,9 @@ func readEverywhere(t *testing.T, c *cluster.Cluster, topic string) map[string]i
 		eventually(t, 30*time.Second, "every replica of "+g.Group+" lives", func() (bool, error) {
 			addrs = addrs[:0]
 			for _, info := range groups(t, c) {
+				if info.Name == g.Group && len(info.Changing) > 0 {
+					return false, nil // a replica that leaves may be there still
+				}
 				for _, r := range info.Replicas {
 					if info.Name == g.Group && !r.Live {
 						return false, nil

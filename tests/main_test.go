@@ -111,6 +111,7 @@ type groupInfo struct {
 	Epoch       uint32   `json:"epoch"`
 	ActiveEpoch uint32   `json:"activeEpoch"`
 	Stuck       string   `json:"stuck"`
+	Changing    []string `json:"changing"`
 	Notes       []string `json:"notes"`
 	Master      *struct {
 		Node string `json:"node"`

@@ -472,6 +472,9 @@ func (t *tool) adminGroup() *cli.Command {
 					&cli.StringFlag{Name: "reason", Usage: "for the record, a short `TEXT`"},
 				),
 				Action: t.adminControllers(1, 1, "the group's name", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
+					if c.IsSet("on") && c.String("on") == "" {
+						return usagef("--on is empty: name a node, or leave it out for the same one")
+					}
 					g, err := ctl.ReplaceReplica(ctx, &pb.ReplaceReplicaRequest{Group: c.Args().First(), ReplicaId: c.Uint64("replica"), NodeId: c.String("on"), Reason: c.String("reason"), GiveUp: c.Bool("give-up")})
 					if err != nil {
 						return err

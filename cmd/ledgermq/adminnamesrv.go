@@ -2,13 +2,27 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"net"
+	"slices"
 	"text/tabwriter"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/ledgermq/ledgermq/controller"
 	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 )
+
+// answers refuses the address of a name server at which nobody listens: brokers would leave those that clients ask.
+func answers(ctx context.Context, address string) error {
+	d := net.Dialer{Timeout: 3 * time.Second}
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("no name server answers at %s: start it first: %w", address, err)
+	}
+	return conn.Close()
+}
 
 func (t *tool) adminNamesrv() *cli.Command {
 	list := func(name, usage string, least int, fill func(req *pb.ChangeNamesrvRequest, addrs []string)) *cli.Command {
@@ -26,6 +40,11 @@ func (t *tool) adminNamesrv() *cli.Command {
 						return err
 					}
 					fill(req, addrs)
+				}
+				for _, a := range slices.Concat(req.Set, req.Add) {
+					if err := answers(ctx, a); err != nil {
+						return err
+					}
 				}
 				now, err := ctl.ChangeNamesrv(ctx, req)
 				if err != nil {

@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string, s streams) int {
 	}
 	fmt.Fprintf(s.err, "ledgermq: %s\n", strings.TrimPrefix(oneLine(err), "ledgermq ")) // a usage error begins with its command
 	var usage *usageError
-	if errors.As(err, &usage) {
+	if errors.As(err, &usage) || strings.HasPrefix(err.Error(), "Required flag") { // the library's; its type has no name
 		return exitUsage
 	}
 	return exitFailed
