@@ -310,7 +310,7 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 	switch {
 	case parked != "":
 		if _, p := n.opened(id); p != nil {
-			p.learn(w)
+			p.learn(w, record)
 			if w.Lost != "" {
 				n.giveUp(id, p, w.Lost)
 			}

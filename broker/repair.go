@@ -26,7 +26,7 @@ import (
 //
 // Nothing but what was there is put in: commitlog.Repair proves it by the chain of the frames. What cannot be proven, or has no other
 // replica, stays closed and says why; it is tried again, since the others may come back. Damage that reaches the end of the log is a lost
-// tail: nobody can tell what was there, so the identity is lost.
+// tail: nobody can tell what was there, so the identity is lost; in a group that has no other replica that would end it, so it stays closed.
 const (
 	repairAgain    = time.Second // pause after a round over all peers, doubling
 	repairAgainMax = 30 * time.Second
@@ -58,7 +58,8 @@ type repair struct {
 	log    commitlog.Options
 	stop   context.CancelFunc
 	asked  chan question
-	others atomic.Pointer[[]otherPeer] // as the controller tells
+	others atomic.Pointer[[]otherPeer]         // as the controller tells
+	record atomic.Pointer[raftlog.EpochRecord] // its newest one
 	*fetcher
 }
 
@@ -138,9 +139,12 @@ func (p *repair) run() {
 			p.reopen()
 			return
 		}
-		if commitlog.IdentityLost(err) && len(peers) > 0 {
+		if errors.Is(err, commitlog.ErrMetaLost) || commitlog.IdentityLost(err) && len(peers) > 0 {
 			p.n.giveUp(p.gid, p, err.Error())
 			break
+		}
+		if commitlog.IdentityLost(err) {
+			err = fmt.Errorf("%w; %w", err, errAlone)
 		}
 		p.tell(fmt.Sprintf("damaged: %v; not repaired yet: %v", p.fault, err))
 		p.fetcher.log.Error().Err(err).Msg("the damaged replica is not repaired yet")
@@ -232,34 +236,59 @@ func damagedAt(err error) ids.PhysicalOffset {
 	return corrupt.Offset
 }
 
-// peers are the other replicas that the controller tells, and those of the epoch record on this disk.
+// peers are the other replicas that may be asked. What comes for a log is proven by the chain of its frames: all that the controller tells,
+// and those of the epoch record on this disk. Nothing proves a state: only the members of the newest epoch record that is known here, which
+// all have its history. One that an unclean election left behind may have come back with another.
 func (p *repair) peers() ([]otherPeer, error) {
 	meta, err := commitlog.ReadMeta(p.log)
 	if err != nil {
 		return nil, err
 	}
-	var list []otherPeer
-	if o := p.others.Load(); o != nil {
-		list = slices.Clone(*o)
-	}
-	if owner, err := raftlog.DecodeOwner(meta.Owner); err != nil {
+	owner, err := raftlog.DecodeOwner(meta.Owner)
+	if err != nil {
 		return nil, err
-	} else if rec, err := raftlog.DecodeEpochRecord(owner.Record); err == nil {
-		for _, members := range [2][]raftlog.Member{rec.Voters, rec.Learners} {
-			for _, m := range members {
-				if o := (otherPeer{m.ID, m.Node}); !slices.Contains(list, o) {
-					list = append(list, o)
-				}
+	}
+	var own *raftlog.EpochRecord
+	if rec, err := raftlog.DecodeEpochRecord(owner.Record); err == nil {
+		own = &rec
+	}
+	var others []otherPeer
+	if o := p.others.Load(); o != nil {
+		others = *o
+	}
+	var noState *noStateError
+	if errors.As(p.fault, &noState) {
+		if told := p.record.Load(); told != nil && (own == nil || told.Epoch > own.Epoch) {
+			own = told
+		}
+		others = nil
+	}
+	list := withMembers(others, own)
+	return slices.DeleteFunc(list, func(o otherPeer) bool { return o.id == p.id || o.node == p.n.o.ID }), nil
+}
+
+// withMembers is list and the members of a record, which may be nil.
+func withMembers(list []otherPeer, rec *raftlog.EpochRecord) []otherPeer {
+	list = slices.Clone(list)
+	if rec == nil {
+		return list
+	}
+	for _, members := range [2][]raftlog.Member{rec.Voters, rec.Learners} {
+		for _, m := range members {
+			if o := (otherPeer{m.ID, m.Node}); !slices.Contains(list, o) {
+				list = append(list, o)
 			}
 		}
 	}
-	return slices.DeleteFunc(list, func(o otherPeer) bool { return o.id == p.id || o.node == p.n.o.ID }), nil
+	return list
 }
+
+var errAlone = errors.New("the group has no other replica to repair it from: bring back the folder from a disk that is good, or restore the disk")
 
 // each asks one after the other until one can help.
 func (p *repair) each(peers []otherPeer, try func(otherPeer) error) error {
 	if len(peers) == 0 {
-		return errors.New("the group has no other replica to repair it from: bring back the folder from a disk that is good, or restore the disk")
+		return errAlone
 	}
 	var faults []string
 	for _, o := range peers {
@@ -274,6 +303,8 @@ func (p *repair) each(peers []otherPeer, try func(otherPeer) error) error {
 		}
 		faults = append(faults, fmt.Sprintf("replica %d on node %s: %v", o.id, o.node, err))
 	}
+	faults = append(faults, fmt.Sprintf("if none of them has it, bring back the folder from a disk that is good, or give this replica up: "+
+		"admin group replace %s --replica %d --give-up", p.file.Group, p.id))
 	return errors.New(strings.Join(faults, "; "))
 }
 
@@ -377,8 +408,11 @@ func (n *Node) giveUp(id ids.GroupID, p *repair, why string) {
 	n.remember(id, why)
 }
 
-// learn takes in which other replicas the controller knows.
-func (p *repair) learn(w *controllerpb.WantedReplica) {
+// learn takes in which other replicas the controller knows, and its epoch record, nil when there is none.
+func (p *repair) learn(w *controllerpb.WantedReplica, record *raftlog.EpochRecord) {
+	if record != nil {
+		p.record.Store(record)
+	}
 	var list []otherPeer
 	for _, o := range w.Others {
 		list = append(list, otherPeer{ids.ReplicaID(o.ReplicaId), ids.NodeID(o.NodeId)})

@@ -248,3 +248,65 @@ func TestNobodyToRepairFrom(t *testing.T) {
 	c.start("n1")
 	eventually(t, 20*time.Second, func() error { return c.nodes["n1"].Ready() })
 }
+
+// A log that ends too early, in a group that has no other replica: it stays parked as it is, and goes on when the file is brought back. But
+// what cannot be told from another one's folder, without its meta file, is lost.
+func TestTooShortAlone(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.createGroup("g1", 1, 1)
+	w := c.wire("n1", "g1")
+	w.topic("T", 4)
+	w.fill(0, 8, 1<<10)
+	want := w.answers()
+	name, aside := c.segment("n1", 0), filepath.Join(t.TempDir(), "aside")
+	lost := func() string {
+		_, why, err := identity(c.groupDir("n1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return why
+	}
+	short := func() {
+		t.Helper()
+		c.stop("n1")
+		b, err := os.ReadFile(name)
+		if err == nil {
+			err = os.WriteFile(aside, b, 0o600)
+		}
+		if err == nil {
+			err = os.Truncate(name, 4096)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.start("n1")
+		eventually(t, 20*time.Second, func() error {
+			if err := c.nodes["n1"].Ready(); err == nil || !strings.Contains(err.Error(), "no other replica to repair it from") {
+				return fmt.Errorf("it says %v", err)
+			}
+			return nil
+		})
+		if why := lost(); why != "" {
+			t.Fatalf("it is given up: %s", why)
+		}
+	}
+	short()
+	if err := os.Rename(aside, name); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 30*time.Second, func() error { return c.nodes["n1"].Ready() })
+	if got := c.wire("n1", "g1").answers(); got != want {
+		t.Errorf("it answers\n%s\nbefore\n%s", got, want)
+	}
+	short()
+	if err := os.WriteFile(filepath.Join(filepath.Dir(name), "meta"), make([]byte, 8192), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 30*time.Second, func() error {
+		if why := lost(); !strings.Contains(why, "the meta file is lost") {
+			return fmt.Errorf("it is given up: %q", why)
+		}
+		return nil
+	})
+}

@@ -124,8 +124,10 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	began := n.o.Clock()
 	r.logOptions = logOptions(n.o, dir, ids.ClusterID(cluster), gid, f)
 	if r.clog, err = commitlog.Open(r.logOptions); err != nil {
-		// The folder got its name when the log in it was whole: none there is one that was wiped.
-		if commitlog.IdentityLost(err) || errors.Is(err, commitlog.ErrNotCreated) {
+		// The folder got its name when the log in it was whole: none there is one that was wiped. A log that ends too early is left to
+		// the repair, which knows whether there is another replica.
+		var damage *commitlog.DamageError
+		if commitlog.IdentityLost(err) && !errors.As(err, &damage) || errors.Is(err, commitlog.ErrNotCreated) {
 			return nil, fmt.Errorf("%w: open the commit log: %w", errLost, err)
 		}
 		return nil, fmt.Errorf("open the commit log: %w", err)

@@ -279,6 +279,8 @@ func (r *Repair) damage(reason string, header bool) error {
 		return fmt.Errorf("%w: none of its frames follows what came for index %d", ErrNoMatch, r.t.Index)
 	case below:
 		return fail(true, "lost tail: the log ends with index %d, the durable bound is index %d: %s, and no frame follows", r.t.Index, m.BoundIndex, reason)
+	case header && r.base == m.front.base: // a start demands it
+		return fail(true, "lost tail: %s, and no frame follows", reason)
 	}
 	r.state = repairDone
 	return r.finish(true)

@@ -503,3 +503,25 @@ func TestKeepBoundFails(t *testing.T) {
 		t.Error("a sync that failed was repeated")
 	}
 }
+
+// TestRepairWithoutAFirstSegment: a start demands the first segment also of a log without a frame, and so does a repair, or the two would go
+// round in a circle.
+func TestRepairWithoutAFirstSegment(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func([]byte) []byte{"removed": func([]byte) []byte { return nil }, "bad header": flip(24)} {
+		o := small(vfs.NewMem())
+		check(t, mustCreate(t, o).Close(true))
+		spoil(t, o, 0, change)
+		var damage *DamageError
+		if _, err := Open(o); !errors.As(err, &damage) {
+			t.Fatalf("%s: a start says %v", name, err)
+		}
+		r, err := OpenRepair(o, damage.Offset)
+		if !errors.As(err, &damage) || !damage.Lost {
+			t.Errorf("%s: the repair says %v", name, err)
+		}
+		if r != nil {
+			check(t, r.Close())
+		}
+	}
+}
