@@ -39,10 +39,11 @@ func otherNamesrvs(t *testing.T, steps []step) {
 	}
 	w.load.awaitMore(t, 100, time.Minute)
 	for _, bad := range []struct{ args, says string }{
-		{"add 127.0.0.1:1", "set the whole list first"},
+		{"add " + c.Namesrv[0], "set the whole list first"},
+		{"add 127.0.0.1:1", "no name server answers at 127.0.0.1:1"},
 		{"remove 127.0.0.1:1", "set the whole list first"},
 		{"set 127.0.0.1", "not HOST:PORT"},
-		{"set 127.0.0.1:1 127.0.0.1:1", "named twice"},
+		{"set " + c.Namesrv[0] + " " + c.Namesrv[0], "named twice"},
 	} {
 		if _, err := c.Admin(within(t, 30*time.Second), append([]string{"namesrv"}, strings.Fields(bad.args)...)...); err == nil || !strings.Contains(err.Error(), bad.says) {
 			t.Errorf("admin namesrv %s: %v, want %q", bad.args, err, bad.says)
