@@ -159,28 +159,34 @@ func TestFailingDisk(t *testing.T) {
 					return nil
 				})
 			}
-			for _, node := range []string{"n1", "n2", "n3"} {
-				w := c.wire(node, "g1")
-				eventually(t, 30*time.Second, func() error {
-					have := map[string]int{}
-					for off, end := int64(0), int64(1); off < end; {
-						resp := w.call(remoting.PullMessage, nil, pullFields("cg", "T", off)...)
-						if resp.Code != remoting.Success {
-							return fmt.Errorf("%s from %d: code %d %q", node, off, resp.Code, resp.Remark)
-						}
-						for _, m := range records(t, resp.Body) {
-							have[string(m.Body[:6])]++
-						}
-						off, end = number(t, resp, "nextBeginOffset"), number(t, resp, "maxOffset")
-					}
-					for _, name := range ok {
-						if have[name] != 1 {
-							return fmt.Errorf("%s has message %s, which was answered OK, %d times", node, name, have[name])
-						}
-					}
-					return nil
-				})
+			c.haveOnce(30*time.Second, ok)
+		})
+	}
+}
+
+// haveOnce waits until each replica of g1 shows each of these messages once; a name is the first six bytes of a body.
+func (c *cluster) haveOnce(limit time.Duration, names []string) {
+	c.t.Helper()
+	for _, node := range []string{"n1", "n2", "n3"} {
+		w := c.wire(node, "g1")
+		eventually(c.t, limit, func() error {
+			have := map[string]int{}
+			for off, end := int64(0), int64(1); off < end; {
+				resp := w.call(remoting.PullMessage, nil, pullFields("cg", "T", off)...)
+				if resp.Code != remoting.Success {
+					return fmt.Errorf("%s from %d: code %d %q", node, off, resp.Code, resp.Remark)
+				}
+				for _, m := range records(c.t, resp.Body) {
+					have[string(m.Body[:6])]++
+				}
+				off, end = number(c.t, resp, "nextBeginOffset"), number(c.t, resp, "maxOffset")
 			}
+			for _, name := range names {
+				if have[name] != 1 {
+					return fmt.Errorf("%s has message %s, which was answered OK, %d times", node, name, have[name])
+				}
+			}
+			return nil
 		})
 	}
 }

@@ -278,27 +278,5 @@ func testFullDisk(t *testing.T, make func(dir string) smallDisk) {
 	}
 	meets(c.slave("g1"))
 	meets(c.master("g1"))
-
-	for _, node := range []string{"n1", "n2", "n3"} {
-		w := c.wire(node, "g1")
-		eventually(t, 20*time.Second, func() error {
-			have := map[string]int{}
-			for off, end := int64(0), int64(1); off < end; {
-				resp := w.call(remoting.PullMessage, nil, pullFields("cg", "T", off)...)
-				if resp.Code != remoting.Success {
-					return fmt.Errorf("%s from %d: code %d %q", node, off, resp.Code, resp.Remark)
-				}
-				for _, m := range records(t, resp.Body) {
-					have[string(m.Body[:6])]++
-				}
-				off, end = number(t, resp, "nextBeginOffset"), number(t, resp, "maxOffset")
-			}
-			for _, name := range answered {
-				if have[name] != 1 {
-					return fmt.Errorf("%s has message %s, which was answered OK, %d times", node, name, have[name])
-				}
-			}
-			return nil
-		})
-	}
+	c.haveOnce(20*time.Second, answered)
 }

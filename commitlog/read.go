@@ -211,19 +211,28 @@ func (l *Log) FrameAt(off ids.PhysicalOffset) (f Frame, err error) {
 	return f, err
 }
 
+// segmentAt returns which segment has what lies at off, between front and tail; mu is held.
+func (l *Log) segmentAt(off ids.PhysicalOffset) (int, error) {
+	switch {
+	case l.gone:
+		return 0, ErrClosed
+	case off < l.front.base+segmentHeaderSize:
+		return 0, ErrCompacted
+	case off >= l.tail.Offset:
+		return 0, ErrUnavailable
+	}
+	return int((off - l.front.base) / ids.PhysicalOffset(l.o.SegmentSize)), nil
+}
+
 // holdAt returns the segment in which [off, off+n) is written, held, and the end of its frames.
 func (l *Log) holdAt(off ids.PhysicalOffset, n int) (*segment, int64, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	switch {
-	case l.gone:
-		return nil, 0, ErrClosed
-	case off < l.front.base+segmentHeaderSize:
-		return nil, 0, ErrCompacted
-	case off >= l.tail.Offset:
-		return nil, 0, ErrUnavailable
+	i, err := l.segmentAt(off)
+	if err != nil {
+		return nil, 0, err
 	}
-	seg := l.segs[(off-l.front.base)/ids.PhysicalOffset(l.o.SegmentSize)]
+	seg := l.segs[i]
 	if int64(off-seg.base())+int64(n) > seg.end {
 		return nil, 0, ErrUnavailable
 	}
@@ -279,15 +288,10 @@ func (l *Log) ReadRaw(p []byte, off ids.PhysicalOffset) (n int, err error) {
 func (l *Log) holdRaw(off ids.PhysicalOffset) (*segment, int64, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	switch {
-	case l.gone:
-		return nil, 0, ErrClosed
-	case off < l.front.base+segmentHeaderSize:
-		return nil, 0, ErrCompacted
-	case off >= l.tail.Offset:
-		return nil, 0, ErrUnavailable
+	i, err := l.segmentAt(off)
+	if err != nil {
+		return nil, 0, err
 	}
-	i := int((off - l.front.base) / ids.PhysicalOffset(l.o.SegmentSize))
 	seg, end := l.segs[i], l.segs[i].end
 	if i < len(l.segs)-1 {
 		end += padSize

@@ -410,13 +410,26 @@ const removeAgain = 2 * time.Second
 // WaitShape polls GetGroup until nothing is left to be done in the group and it has a live master, or ctx ends; then it returns the
 // last answer and an error that says what is left.
 func (c *Client) WaitShape(ctx context.Context, name string) (*pb.Group, error) {
+	g, err := c.pollGroup(ctx, name, func(g *pb.Group) bool { return len(g.GetChanging()) == 0 && g.GetMaster().GetLive() })
+	if g != nil && err != nil {
+		left := strings.Join(g.GetChanging(), "; ")
+		if left == "" {
+			left = "no master"
+		}
+		err = fmt.Errorf("group %s is not there yet, and goes on by itself: %s: %w", name, left, context.Cause(ctx))
+	}
+	return g, err
+}
+
+// pollGroup asks for a group until it is as wanted, or ctx ends: then it returns the last answer, nil when there was none, and an error.
+func (c *Client) pollGroup(ctx context.Context, name string, wanted func(*pb.Group) bool) (*pb.Group, error) {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	var last *pb.Group
 	for {
 		g, err := c.GetGroup(ctx, name)
 		switch {
-		case err == nil && len(g.GetChanging()) == 0 && g.GetMaster().GetLive():
+		case err == nil && wanted(g):
 			return g, nil
 		case err == nil:
 			last = g
@@ -425,11 +438,10 @@ func (c *Client) WaitShape(ctx context.Context, name string) (*pb.Group, error) 
 		}
 		select {
 		case <-ctx.Done():
-			left := strings.Join(last.GetChanging(), "; ")
-			if left == "" {
-				left = "no master"
+			if last != nil {
+				err = ctx.Err()
 			}
-			return last, fmt.Errorf("group %s is not there yet, and goes on by itself: %s: %w", name, left, context.Cause(ctx))
+			return last, err
 		case <-ticker.C:
 		}
 	}
@@ -520,28 +532,16 @@ func (c *Client) GetGroup(ctx context.Context, name string) (*pb.Group, error) {
 // WaitGroup polls GetGroup until the group is ready and has a live master, or ctx ends; then it returns the last answer and
 // an error that says what the group waits for.
 func (c *Client) WaitGroup(ctx context.Context, name string) (*pb.Group, error) {
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
-	var last *pb.Group
-	for {
-		g, err := c.GetGroup(ctx, name)
-		switch {
-		case err == nil && g.GetState() == pb.GroupState_GROUP_STATE_READY && g.GetMaster().GetLive():
-			return g, nil
-		case err == nil:
-			last = g
-		case !errors.Is(err, ErrUnavailable) || last == nil && ctx.Err() != nil:
-			return nil, err
-		}
-		select {
-		case <-ctx.Done():
-			if last.GetState() == pb.GroupState_GROUP_STATE_PENDING {
-				return last, fmt.Errorf("group %s waits for node %s: %w", name, strings.Join(last.GetWaitingFor(), ", "), ctx.Err())
-			}
-			return last, fmt.Errorf("group %s has no master yet: %w", name, ctx.Err())
-		case <-ticker.C:
-		}
+	g, err := c.pollGroup(ctx, name, func(g *pb.Group) bool {
+		return g.GetState() == pb.GroupState_GROUP_STATE_READY && g.GetMaster().GetLive()
+	})
+	switch {
+	case g == nil || err == nil:
+		return g, err
+	case g.GetState() == pb.GroupState_GROUP_STATE_PENDING:
+		return g, fmt.Errorf("group %s waits for node %s: %w", name, strings.Join(g.GetWaitingFor(), ", "), err)
 	}
+	return g, fmt.Errorf("group %s has no master yet: %w", name, err)
 }
 
 // ListGroups returns all groups by name.

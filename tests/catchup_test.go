@@ -13,30 +13,14 @@ import (
 
 	"github.com/ledgermq/ledgermq/client"
 	"github.com/ledgermq/ledgermq/internal/ids"
-	"github.com/ledgermq/ledgermq/tests/cluster"
 )
 
 // A server's disk is wiped after its group has given up the front of its log: nobody has the log from its beginning. The new replica
 // gets the state, and the log from the front on; it votes, everything can be read from it, and the logs are equal.
 func TestWipedBehindTheFront(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("needs a cluster of processes; left out by -short")
-	}
-	base, err := cluster.PortBase()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cluster.ReleasePortBase(base) })
-	g := &guide{dir: t.TempDir(), base: base}
-	if err := os.WriteFile(filepath.Join(g.dir, "secret"), []byte("a secret of the tests\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	few := []string{"--broker-retention-bytes", fmt.Sprint(1 << 20), "--broker-drain", "0s"}
-	for i := 1; i <= 3; i++ {
-		g.configure(t, i)
-		g.start(t, i, append([]string{"--controller-bootstrap"}, few...)...)
-	}
+	g := startGuide(t, few...)
 	ctx := within(t, 5*time.Minute)
 	eventually(t, time.Minute, "the group", func() (bool, error) {
 		_, err := g.run(ctx, "admin", "group", "create", "g1", "--mode", "2-3", "--on", "n1,n2,n3", "--segment-size", fmt.Sprint(16<<20))

@@ -48,12 +48,7 @@ func moreControllers(t *testing.T, steps []step) {
 		},
 	}
 	w.load.awaitMore(t, 100, time.Minute)
-	for i := range steps {
-		steps[i].command = here(steps[i].command)
-		for j := range steps[i].want {
-			steps[i].want[j] = here(steps[i].want[j])
-		}
-	}
+	translate(steps, here)
 	w.steps(steps)
 	for _, bad := range []struct{ args, says string }{
 		{"add c9", "ID=HOST:PORT"},

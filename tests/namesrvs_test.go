@@ -49,12 +49,7 @@ func otherNamesrvs(t *testing.T, steps []step) {
 			t.Errorf("admin namesrv %s: %v, want %q", bad.args, err, bad.says)
 		}
 	}
-	for i := range steps {
-		steps[i].command = here(steps[i].command)
-		for j := range steps[i].want {
-			steps[i].want[j] = here(steps[i].want[j])
-		}
-	}
+	translate(steps, here)
 	w.steps(steps)
 	for _, bad := range []struct{ args, says string }{
 		{"remove 127.0.0.1:1", "there is no name server"},

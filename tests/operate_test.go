@@ -207,6 +207,16 @@ func operateSections(t *testing.T) map[string][]step {
 	return out
 }
 
+// translate puts the addresses of a test in the place of those of the page.
+func translate(steps []step, here func(string) string) {
+	for i := range steps {
+		steps[i].command = here(steps[i].command)
+		for j := range steps[i].want {
+			steps[i].want[j] = here(steps[i].want[j])
+		}
+	}
+}
+
 func (w *walker) must(err error) {
 	w.t.Helper()
 	if err != nil {

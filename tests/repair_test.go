@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/ledgermq/ledgermq/client"
-	"github.com/ledgermq/ledgermq/tests/cluster"
 )
 
 // replicaMetric is a metric of a server's replicas, by group.
@@ -40,22 +39,7 @@ func (g *guide) replicaMetric(i int, name string) map[string]float64 {
 // voters again, and their logs are equal byte for byte.
 func TestCorruptSegment(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("needs a cluster of processes; left out by -short")
-	}
-	base, err := cluster.PortBase()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cluster.ReleasePortBase(base) })
-	g := &guide{dir: t.TempDir(), base: base}
-	if err := os.WriteFile(filepath.Join(g.dir, "secret"), []byte("a secret of the tests\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for i := 1; i <= 3; i++ {
-		g.configure(t, i)
-		g.start(t, i, "--controller-bootstrap")
-	}
+	g := startGuide(t)
 	ctx := within(t, 5*time.Minute)
 	modes := map[string]string{"g1": "2-3", "g2": "2-2"}
 	for name, mode := range modes {

@@ -21,20 +21,7 @@ import (
 // secret; a group made by hand; messages; a clean stop of one of them, and its return.
 func TestOperateGuide(t *testing.T) {
 	t.Parallel()
-	needProcesses(t)
-	base, err := cluster.PortBase()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cluster.ReleasePortBase(base) })
-	g := &guide{dir: t.TempDir(), base: base}
-	if err := os.WriteFile(filepath.Join(g.dir, "secret"), []byte("a secret of the tests\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for i := 1; i <= 3; i++ {
-		g.configure(t, i)
-		g.start(t, i, "--controller-bootstrap")
-	}
+	g := startGuide(t)
 	ctx := within(t, 2*time.Minute)
 	eventually(t, time.Minute, "the first group", func() (bool, error) {
 		_, err := g.run(ctx, "admin", "group", "create", "g1", "--mode", "2-3", "--on", "n1,n2,n3", "--segment-size", fmt.Sprint(64<<20))
@@ -99,6 +86,26 @@ type guide struct {
 	mu      sync.Mutex
 	running map[int]*exec.Cmd
 	output  map[int]*bytes.Buffer
+}
+
+// startGuide starts the three servers, with more arguments than those of the page.
+func startGuide(t *testing.T, more ...string) *guide {
+	t.Helper()
+	needProcesses(t)
+	base, err := cluster.PortBase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cluster.ReleasePortBase(base) })
+	g := &guide{dir: t.TempDir(), base: base}
+	if err := os.WriteFile(filepath.Join(g.dir, "secret"), []byte("a secret of the tests\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := 1; i <= 3; i++ {
+		g.configure(t, i)
+		g.start(t, i, append([]string{"--controller-bootstrap"}, more...)...)
+	}
+	return g
 }
 
 func (g *guide) addr(server, port int) string {
