@@ -322,14 +322,16 @@ func fits(want []string, output string) error {
 	return nil
 }
 
-// like tells whether a line of output is what the page shows. White space does not count; … is anything, also nothing.
+// like tells whether a line of output is what the page shows. White space does not count; … is anything, also nothing; a|b is one of them.
 func like(shown, have string) bool {
-	parts := strings.Split(squeeze(shown), "…")
-	for i, p := range parts {
-		parts[i] = regexp.QuoteMeta(p)
+	pattern := regexp.QuoteMeta(squeeze(oneOf.ReplaceAllString(shown, "\x01$0\x02")))
+	for from, to := range map[string]string{"…": ".*", "\x01": "(?:", "\x02": ")", `\|`: "|"} {
+		pattern = strings.ReplaceAll(pattern, from, to)
 	}
-	return regexp.MustCompile("^" + strings.Join(parts, ".*") + "$").MatchString(squeeze(have))
+	return regexp.MustCompile("^" + pattern + "$").MatchString(squeeze(have))
 }
+
+var oneOf = regexp.MustCompile(`\w+(?:\|\w+)+`)
 
 func TestFits(t *testing.T) {
 	t.Parallel()
@@ -339,6 +341,7 @@ func TestFits(t *testing.T) {
 		ok   bool
 	}{
 		{nil, true}, {[]string{"g1 2-2"}, true}, {[]string{"g1 …"}, true}, {[]string{"…2-2", "NOTE: … of 2"}, true},
+		{[]string{"g1 2-2"}, true}, {[]string{"NOTE: 1|2 of 2|3"}, true}, {[]string{"NOTE: 2|3 of 2"}, false}, {[]string{"g1|g2 …"}, true},
 		{[]string{"g1"}, false}, {[]string{"g1 2-3"}, false}, {[]string{"NOTE: …", "g1 …"}, false}, {[]string{"g1 …", "g1 …"}, false},
 	} {
 		if err := fits(tt.want, out); (err == nil) != tt.ok {
