@@ -32,8 +32,9 @@ const (
 	typeKeepLearner = 10
 	typePrefer      = 11
 	typeRemoveNode  = 12
-	typeUnclean     = 16
-	typeNamesrv     = 17
+	// 13 to 15 belong to nothing and are never given out.
+	typeUnclean = 16
+	typeNamesrv = 17
 )
 
 // requestID names one proposal of one life of a member.

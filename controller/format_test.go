@@ -129,8 +129,10 @@ func TestUnknownCommands(t *testing.T) {
 	if _, _, err := decodeCommand(change(0, 2)); !errors.As(err, &unknown) || unknown.Version != 2 {
 		t.Errorf("version 2: %v", err)
 	}
-	if _, _, err := decodeCommand(change(1, 99)); !errors.As(err, &unknown) || unknown.Type != 99 {
-		t.Errorf("type 99: %v", err)
+	for _, kind := range []byte{0, 13, 14, 15, 99} {
+		if _, _, err := decodeCommand(change(1, kind)); !errors.As(err, &unknown) || unknown.Type != kind {
+			t.Errorf("type %d: %v", kind, err)
+		}
 	}
 	newer := append(bytes.Clone(good[:len(good)-1]), `,"extra":1}`...)
 	if _, _, err := decodeCommand(newer); err == nil {
