@@ -130,11 +130,11 @@ func (m *membership) fits(self identity, o *Options) error {
 	switch {
 	case !known && slices.Contains(names, self.ID):
 		return fmt.Errorf("the cluster knows controller %s under another identity, so this data folder is a new or another one: bring the old folder back, or start this one, "+
-			"empty, with --join and run `ledgermq admin controller replace %s --with %s=%s`", self.ID, self.ID, self.ID, o.Peers[self.ID])
+			"empty, with --%sjoin and run `ledgermq admin controller replace %s --with %s=%s`", self.ID, o.FlagPrefix, self.ID, self.ID, o.Peers[self.ID])
 	case !known && !m.Changed:
-		return fmt.Errorf("the cluster was founded by the controllers %s, %s is not one of them: start it, empty, with --join and run `ledgermq admin controller add`", all, self.ID)
+		return fmt.Errorf("the cluster was founded by the controllers %s, %s is not one of them: start it, empty, with --%sjoin and run `ledgermq admin controller add`", all, self.ID, o.FlagPrefix)
 	case !known:
-		return fmt.Errorf("the cluster's controllers are %s, %s is not one of them: it was removed; start it, empty, with --join and run `ledgermq admin controller add`", all, self.ID)
+		return fmt.Errorf("the cluster's controllers are %s, %s is not one of them: it was removed; start it, empty, with --%sjoin and run `ledgermq admin controller add`", all, self.ID, o.FlagPrefix)
 	case !m.Changed && !slices.Equal(names, peers):
 		return fmt.Errorf("the cluster was founded by the controllers %s, the list given has %s: give the same ids; only addresses may change", all, strings.Join(peers, ", "))
 	case m.Changed && !common && len(peers) > 1:

@@ -32,6 +32,9 @@ type Options struct {
 	// Join lets an empty data folder wait until the members of a cluster that lives add this one. Peers has this member and at least
 	// one of the others then. It has no effect on a folder that is in use.
 	Join bool
+	// FlagPrefix stands before the names of the flags join and bootstrap in what an operator is told: "controller-" where a process has
+	// other roles as well.
+	FlagPrefix string
 	// Secret is the cluster secret that both sides of every connection prove. Empty: only loopback peers are taken.
 	Secret []byte
 	// Insecure takes peers beyond loopback although there is no secret.

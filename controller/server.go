@@ -71,7 +71,7 @@ func Open(o Options) (s *Server, err error) {
 	}
 	st, l, err := openStore(o.Dir, func() (identity, error) {
 		if !o.Bootstrap && !o.Join {
-			return identity{}, &FolderError{o.Dir, "it has no controller data: give the folder that this member used before, or allow a new one with --bootstrap or --join"}
+			return identity{}, &FolderError{o.Dir, fmt.Sprintf("it has no controller data: give the folder that this member used before, or allow a new one with --%[1]sbootstrap or --%[1]sjoin", o.FlagPrefix)}
 		}
 		return identity{ID: o.ID, RaftID: newRaftID()}, nil
 	})

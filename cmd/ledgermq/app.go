@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,8 +17,8 @@ func newApp(s streams, explain bool) *cli.App {
 		Name:  "ledgermq",
 		Usage: "a replicated message broker for the clients of Apache RocketMQ",
 		Description: "Start with `ledgermq dev`: a replicated cluster of three nodes on this machine.\n" +
-			"Every flag can also be set by an environment variable, LEDGERMQ_ and its name in capitals,\n" +
-			"or in one YAML file named by --config. `ledgermq config COMMAND` shows what is in force and why.",
+			"Every flag, but for those that confirm a loss, can also be set by an environment variable,\n" +
+			"LEDGERMQ_ and its name in capitals, or in one YAML file named by --config. `ledgermq config COMMAND` shows what is in force and why.",
 		HideHelpCommand: true,
 		HideVersion:     true,
 		Writer:          s.out,
@@ -55,10 +57,74 @@ func prepare(commands []*cli.Command) {
 }
 
 func badUsage(c *cli.Context, err error, _ bool) error {
+	text := usageText(c.Command.Flags, err)
 	if c.Command.HelpName == "" || c.Command.HelpName == c.App.Name {
-		return usagef("%v; see --help", err)
+		return usagef("%s; see --help", text)
 	}
-	return usagef("%s: %v; see --help", c.Command.HelpName, err)
+	return usagef("%s: %s; see --help", c.Command.HelpName, text)
+}
+
+// What the flag parser says of a command line, which it has no types for. It names a flag with one dash, however it was given.
+var (
+	unknownFlag = regexp.MustCompile(`^flag provided but not defined: -(.*)$`)
+	emptyFlag   = regexp.MustCompile(`^flag needs an argument: -(.*)$`)
+	badFlag     = regexp.MustCompile(`(?s)^invalid (?:boolean )?value (".*") for (?:flag )?-([a-z-]+): (.*)$`)
+	absentFlags = regexp.MustCompile(`^Required flags? "(.*)" not set$`)
+)
+
+// usageText is the flag parser's error in the words of who typed the command.
+func usageText(flags []cli.Flag, err error) string {
+	text := strings.TrimSpace(err.Error())
+	if m := unknownFlag.FindStringSubmatch(text); m != nil {
+		return "there is no flag " + dashed(m[1])
+	}
+	if m := emptyFlag.FindStringSubmatch(text); m != nil {
+		return dashed(m[1]) + " needs a value"
+	}
+	if m := badFlag.FindStringSubmatch(text); m != nil {
+		return fmt.Sprintf("%s %s: %s", dashed(m[2]), m[1], wanted(flagOf(flags, m[2]), errors.New(m[3])))
+	}
+	if m := absentFlags.FindStringSubmatch(text); m != nil {
+		names := strings.Split(m[1], ", ")
+		for i := range names {
+			names[i] = dashed(names[i])
+		}
+		return "give " + strings.Join(names, " and ")
+	}
+	return text
+}
+
+// dashed is a flag as it is typed.
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + strings.TrimLeft(name, "-")
+}
+
+// flagOf returns the flag of that name, or nil.
+func flagOf(flags []cli.Flag, name string) cli.Flag {
+	for _, f := range flags {
+		if slices.Contains(f.Names(), name) {
+			return f
+		}
+	}
+	return nil
+}
+
+// wanted says which values a flag takes, when one was not taken because of err.
+func wanted(f cli.Flag, err error) string {
+	switch f.(type) {
+	case *cli.IntFlag, *cli.Int64Flag, *cli.Uint64Flag:
+		return "want a whole number"
+	case *cli.Uint64SliceFlag:
+		return "want whole numbers, comma separated"
+	case *cli.DurationFlag:
+		return "want a duration, such as 30s"
+	case *cli.BoolFlag:
+		return "want true or false"
+	}
+	return err.Error()
 }
 
 // unknownCommand is the action of a command that only has subcommands.

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/urfave/cli/v2"
 )
 
 // oneRun is held while a command line runs in this process: the library sets a help flag that all its apps share.
@@ -53,8 +55,14 @@ func TestBadInput(t *testing.T) {
 		{[]string{"nonsense"}, 2, `no command "nonsense"`},
 		{[]string{"admin", "topic", "nonsense"}, 2, `no command "nonsense"`},
 		{[]string{"admin"}, 2, "which command"},
-		{[]string{"dev", "--nodes", "many"}, 2, "invalid value"},
-		{[]string{"dev", "--wheels", "4"}, 2, "wheels"},
+		{[]string{"dev", "--nodes", "many"}, 2, `dev: --nodes "many": want a whole number`},
+		{[]string{"dev", "--wheels", "4"}, 2, "dev: there is no flag --wheels"},
+		{[]string{"dev", "-w"}, 2, "there is no flag -w;"},
+		{[]string{"dev", "--groups"}, 2, "--groups needs a value"},
+		{[]string{"dev", "--processes=perhaps"}, 2, `--processes "perhaps": want true or false`},
+		{[]string{"dev", "start", "n1", "--timeout", "long"}, 2, `dev start: --timeout "long": want a duration`},
+		{[]string{"admin", "elect", "g1"}, 2, "give --node; see --help"},
+		{[]string{"admin", "group", "elect-unclean", "g1", "--replica", "1", "--stopped", "n1"}, 2, `--stopped "n1": want whole numbers`},
 		{[]string{"dev", "--flush", "never"}, 2, `--flush "never": use sync or async`},
 		{[]string{"admin", "group", "create", "g9", "--on", "a,b,c", "--flush", "never"}, 2, `--flush "never": use sync or async`},
 		{[]string{"dev", "--mode", "3-2"}, 2, "want A-M"},
@@ -91,7 +99,9 @@ func TestBadInput(t *testing.T) {
 		{[]string{"namesrv", "--config", typo}, 2, "no such setting: listen-on, brokr"},
 		{[]string{"namesrv", "--config", filepath.Join(dir, "absent.yaml")}, 2, "does not exist"},
 		{[]string{"controller", "--http", "", "--data", dir, "--peers", "c1"}, 2, "want ID=HOST:PORT"},
-		{[]string{"controller", "--http", "", "--data", filepath.Join(dir, "c1"), "--listen", "127.0.0.1:0"}, 1, "allow a new one with --bootstrap"},
+		{[]string{"controller", "--http", "", "--data", filepath.Join(dir, "c1"), "--listen", "127.0.0.1:0"}, 1, "allow a new one with --bootstrap or --join"},
+		{[]string{"server", "--http", "", "--roles", "controller", "--data", filepath.Join(dir, "c1"), "--controller-listen", "127.0.0.1:0"}, 1,
+			"allow a new one with --controller-bootstrap or --controller-join"},
 		{[]string{"controller", "--http", "", "--data", filepath.Join(dir, "c2"), "--bootstrap", "--listen", "0.0.0.0:0", "--insecure"}, 2,
 			"--advertise: the listener takes every address of this machine; say which one"},
 		{[]string{"server", "--http", "", "--roles", "controller", "--data", filepath.Join(dir, "c2"), "--controller-bootstrap",
@@ -197,6 +207,62 @@ func TestSettingsOrder(t *testing.T) { // not parallel: it sets environment vari
 	if strings.Contains(out, "hush") {
 		t.Error("the secret is printed")
 	}
+}
+
+// TestErrorsNameTheSource holds that a setting which is wrong is named as it was given.
+func TestErrorsNameTheSource(t *testing.T) { // not parallel: it sets environment variables
+	file := filepath.Join(t.TempDir(), "ledgermq.yaml")
+	if err := os.WriteFile(file, []byte("groups: 1000\nnodes: many\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wrong := func(want string, args ...string) {
+		t.Helper()
+		code, _, stderr := runTool(t, args...)
+		if code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("%v: exit code %d: %s\nwant %q", args, code, stderr, want)
+		}
+	}
+	wrong(file+`: nodes: "many": want a whole number`, "dev", "--config", file)
+	wrong("groups of "+file+" 1000: use 1 to", "dev", "--config", file, "--nodes", "3")
+	t.Setenv("LEDGERMQ_MODE", "2-4")
+	wrong("LEDGERMQ_MODE 2-4 needs 4 nodes and --nodes is 3; raise --nodes", "dev")
+	t.Setenv("LEDGERMQ_SECRET", "x")
+	wrong("LEDGERMQ_SECRET and --secret-file are both given", "namesrv", "--http", "", "--secret-file", file)
+	t.Setenv("LEDGERMQ_NODES", "many")
+	wrong(`LEDGERMQ_NODES="many": want a whole number`, "dev")
+}
+
+// TestOnlyACommandLineConfirms holds that neither a variable nor a file says the flags that confirm a loss.
+func TestOnlyACommandLineConfirms(t *testing.T) { // not parallel: it sets environment variables
+	for _, name := range spoken {
+		t.Setenv(envName(name), "1")
+	}
+	for _, command := range [][]string{
+		{"admin", "group", "elect-unclean", "g1", "--replica", "1"},
+		{"admin", "group", "replace", "g1", "--replica", "1"},
+	} {
+		code, out, stderr := runTool(t, append([]string{"config"}, command...)...)
+		if code != 0 || !strings.Contains(out, "replica ") || strings.Contains(out, "environment") {
+			t.Errorf("%v, exit code %d: what is in force:\n%s%s", command, code, out, stderr)
+		}
+	}
+	for _, name := range spoken {
+		file := filepath.Join(t.TempDir(), "ledgermq.yaml")
+		if err := os.WriteFile(file, []byte(name+": 1\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, _, stderr := runTool(t, "admin", "group", "elect-unclean", "g1", "--replica", "1", "--config", file)
+		if code != 2 || !strings.Contains(stderr, "no such setting: "+name) {
+			t.Errorf("%s in a file: exit code %d: %s", name, code, stderr)
+		}
+	}
+	walk(newApp(streams{}, false).Commands, nil, func(path string, c *cli.Command) {
+		for name, f := range shown(c) {
+			if slices.Contains(spoken, name) && strings.Contains(f.GetUsage(), "LEDGERMQ_") {
+				t.Errorf("the help of %s names a variable for --%s", path, name)
+			}
+		}
+	})
 }
 
 // TestVersion holds the JSON that docs/cli.md describes.

@@ -77,9 +77,12 @@ func run(ctx context.Context, args []string, s streams) int {
 	if err == nil {
 		return exitOK
 	}
+	if absentFlags.MatchString(err.Error()) { // the library's; its type has no name
+		err = usagef("%s; see --help", usageText(nil, err))
+	}
 	fmt.Fprintf(s.err, "ledgermq: %s\n", strings.TrimPrefix(oneLine(err), "ledgermq ")) // a usage error begins with its command
 	var usage *usageError
-	if errors.As(err, &usage) || strings.HasPrefix(err.Error(), "Required flag") { // the library's; its type has no name
+	if errors.As(err, &usage) {
 		return exitUsage
 	}
 	return exitFailed

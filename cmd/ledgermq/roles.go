@@ -124,7 +124,7 @@ func (f controllerConfig) open(prefix string, s security, log zerolog.Logger) (*
 		f.Peers = map[string]string{f.ID: addr}
 	}
 	srv, err := controller.Open(controller.Options{
-		Dir: f.Dir, ID: f.ID, Listener: l, Peers: f.Peers, Bootstrap: f.Bootstrap, Join: f.Join, Secret: s.secret, Insecure: s.insecure,
+		Dir: f.Dir, ID: f.ID, Listener: l, Peers: f.Peers, Bootstrap: f.Bootstrap, Join: f.Join, FlagPrefix: prefix, Secret: s.secret, Insecure: s.insecure,
 		Logger: log.With().Str("role", "controller").Logger(),
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
 	"slices"
 	"sort"
 	"strings"
@@ -28,6 +29,10 @@ import (
 
 const configFlag = "config"
 
+// spoken are the flags that confirm the loss of something. Only the command line that does it may say them: a variable or a line of a
+// file, made for another command or another day, would confirm it in silence.
+var spoken = []string{"yes", "stopped", "give-up"}
+
 // action wraps what a command does: settings first, then the deed.
 func (t *tool) action(do func(c *cli.Context) error) cli.ActionFunc {
 	return func(c *cli.Context) error {
@@ -38,9 +43,36 @@ func (t *tool) action(do func(c *cli.Context) error) cli.ActionFunc {
 		if t.explain {
 			return t.printSettings(c, sources)
 		}
-		return do(c)
+		return asGiven(do(c), sources)
 	}
 }
+
+// flagsInText finds the flags that an error names.
+var flagsInText = regexp.MustCompile(`--[a-z][a-z-]*`)
+
+// asGiven names the settings of a usage error as they were given: --nodes that came from the environment is LEDGERMQ_NODES.
+func asGiven(err error, sources map[string]string) error {
+	usage, ok := err.(*usageError)
+	if !ok {
+		return err
+	}
+	return usagef("%s", flagsInText.ReplaceAllStringFunc(usage.text, func(flag string) string {
+		name := strings.TrimPrefix(flag, "--")
+		if _, found := strings.CutPrefix(sources[name], fromEnvironment); found {
+			return envName(name)
+		}
+		if path, found := strings.CutPrefix(sources[name], fromFile); found {
+			return name + " of " + path
+		}
+		return flag
+	}))
+}
+
+// What the origin of a setting begins with.
+const (
+	fromEnvironment = "environment "
+	fromFile        = "file "
+)
 
 func envName(flag string) string {
 	return "LEDGERMQ_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
@@ -50,6 +82,9 @@ func envName(flag string) string {
 func withEnv(flags ...cli.Flag) []cli.Flag {
 	flags = append(flags, &cli.StringFlag{Name: configFlag, Usage: "YAML `FILE` with settings"})
 	for _, f := range flags {
+		if slices.Contains(spoken, f.Names()[0]) {
+			continue
+		}
 		note := func(usage *string) { *usage += " [$" + envName(f.Names()[0]) + "]" }
 		switch f := f.(type) {
 		case *cli.StringFlag:
@@ -80,11 +115,11 @@ func applySettings(c *cli.Context) (map[string]string, error) {
 		sources[name] = "default"
 		if c.IsSet(name) {
 			sources[name] = "flag"
-		} else if v, ok := os.LookupEnv(envName(name)); ok {
+		} else if v, ok := os.LookupEnv(envName(name)); ok && !slices.Contains(spoken, name) {
 			if err := c.Set(name, v); err != nil {
-				return nil, usagef("%s=%q: %v", envName(name), v, err)
+				return nil, usagef("%s=%q: %s", envName(name), v, wanted(f, err))
 			}
-			sources[name] = "environment " + envName(name)
+			sources[name] = fromEnvironment + envName(name)
 		}
 	}
 	path := c.String(configFlag)
@@ -101,9 +136,9 @@ func applySettings(c *cli.Context) (map[string]string, error) {
 			continue
 		}
 		if err := c.Set(name, v); err != nil {
-			return nil, usagef("%s: %s: %q: %v", path, name, v, err)
+			return nil, usagef("%s: %s: %q: %s", path, name, v, wanted(flagOf(c.Command.Flags, name), err))
 		}
-		sources[name] = "file " + path
+		sources[name] = fromFile + path
 	}
 	return sources, nil
 }
@@ -181,8 +216,9 @@ func settingText(v any) (string, bool) {
 	return "", false
 }
 
+// anyHasFlag tells whether a file may set a flag of one of the commands.
 func anyHasFlag(commands []*cli.Command, name string) bool {
-	return slices.ContainsFunc(commands, func(c *cli.Command) bool {
+	return !slices.Contains(spoken, name) && slices.ContainsFunc(commands, func(c *cli.Command) bool {
 		return slices.ContainsFunc(c.Flags, func(f cli.Flag) bool { return f.Names()[0] == name }) || anyHasFlag(c.Subcommands, name)
 	})
 }
