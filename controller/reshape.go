@@ -423,10 +423,29 @@ func (s *State) setMode(g *groupEntry, v *groupView, want SetMode) (Command, err
 	if _, err := s.reshaped(g, c); err != nil {
 		return nil, err
 	}
+	if err := g.mayMove(v, c); err != nil {
+		return nil, err
+	}
 	if err := g.bearsRemoval(v, c); err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// mayMove refuses other replicas for a group that no voter leads: a master has to carry that out, and until one does it could not be
+// taken back either, since a replica that leaves or comes does so for good. A mode and a min ISR for the same replicas can always be
+// changed, and back: they may be what the group needs to get a master.
+func (g *groupEntry) mayMove(v *groupView, c *setModeCommand) error {
+	moves := slices.ContainsFunc(c.Add, func(n ids.NodeID) bool { return g.staysOn(n) == nil }) ||
+		slices.ContainsFunc(c.Remove, func(id ids.ReplicaID) bool { r := g.replica(id); return r != nil && !r.Leaving })
+	led := slices.ContainsFunc(g.voters(), func(id ids.ReplicaID) bool { return v.live(id) && v.replicas[id].master })
+	if !moves || led {
+		return nil
+	}
+	if err := g.heardOf(v); err != nil {
+		return err
+	}
+	return refuse(ErrNotNow, "group %s has no master, and nobody could add or remove its replicas, or take that back: ask again when `ledgermq admin group show %s` names one", g.Name, g.Name)
 }
 
 // Replace returns the command that gives the place of a replica to a new one on node, "": on the same. One that lives votes until the
@@ -462,6 +481,9 @@ func (s *State) replace(g *groupEntry, v *groupView, id ids.ReplicaID, node ids.
 		c.Learners = c.Add
 	}
 	if _, err := s.reshaped(g, c); err != nil {
+		return nil, err
+	}
+	if err := g.mayMove(v, c); err != nil {
 		return nil, err
 	}
 	return c, nil
