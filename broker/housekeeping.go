@@ -34,7 +34,7 @@ func (r *Replica) housekeeping() {
 		}
 		now := r.now()
 		if st := r.raft.Status(); st.Lost {
-			r.node.park(r, st.Parked)
+			r.node.park(r, st.Parked, false)
 			return // park closes this replica, which ends this loop
 		}
 		if err := r.clog.Poisoned(); err != nil && repairable(err) {

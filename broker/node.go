@@ -408,9 +408,9 @@ func signal(c chan struct{}) {
 	}
 }
 
-// park closes an open replica that turned out to have lost its identity, as a crash would: nothing of it may be written or sent
-// any more.
-func (n *Node) park(r *Replica, why string) {
+// park closes an open replica that turned out to have lost its identity, or that an operator took out of its group, as a crash would:
+// nothing of it may be written or sent any more.
+func (n *Node) park(r *Replica, why string, planned bool) {
 	n.mu.Lock()
 	h := n.replicas[r.gid]
 	if h == nil || h.r != r || n.closing {
@@ -428,7 +428,16 @@ func (n *Node) park(r *Replica, why string) {
 	})
 	n.mu.Unlock()
 	n.remember(r.gid, why)
-	r.log.Error().Str("reason", why).Msg("replica is parked: it neither votes, acknowledges nor leads")
+	tellParked(r.log, planned, why)
+}
+
+// tellParked says that a replica takes no part any more. What an operator wanted is nothing that he must act on.
+func tellParked(log zerolog.Logger, planned bool, why string) {
+	if planned {
+		log.Warn().Str("reason", why).Msg("replica leaves its group: it neither votes, acknowledges nor leads any more")
+		return
+	}
+	log.Error().Str("reason", why).Msg("replica is parked: it neither votes, acknowledges nor leads")
 }
 
 // openReplica opens a replica's folder beside the other work of the node. starts is the greatest start counter that the

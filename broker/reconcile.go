@@ -305,7 +305,7 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 	n.mu.Unlock()
 	if given {
 		n.remember(id, w.Lost)
-		n.log.Error().Str("group", w.GroupName).Str("reason", w.Lost).Msg("replica is parked: it neither votes, acknowledges nor leads")
+		tellParked(n.log.With().Str("group", w.GroupName).Uint64("replica", w.ReplicaId).Logger(), w.Planned, w.Lost)
 	}
 	switch {
 	case parked != "":
@@ -338,7 +338,7 @@ func (n *Node) retire(id ids.GroupID, h *hosted, w *controllerpb.WantedReplica, 
 	u := uncleanOf(w.Unclean, h.file.Replica)
 	switch {
 	case r != nil:
-		n.park(r, why)
+		n.park(r, why, u == nil)
 		return
 	case busy:
 		return

@@ -412,7 +412,7 @@ func (r *Replica) wanted(record *raftlog.EpochRecord, w *controllerpb.WantedRepl
 	}
 	r.others.Store(&others)
 	if own := r.clog.Meta().Starts; own < w.Starts {
-		r.node.park(r, fmt.Sprintf(remarkBackup, own, w.Starts))
+		r.node.park(r, fmt.Sprintf(remarkBackup, own, w.Starts), false)
 		return
 	}
 	st := r.raft.Status()
@@ -421,7 +421,7 @@ func (r *Replica) wanted(record *raftlog.EpochRecord, w *controllerpb.WantedRepl
 		if st.Lost { // it said so itself, and knows more
 			why = st.Parked
 		}
-		r.node.park(r, why)
+		r.node.park(r, why, w.Planned && !st.Lost)
 		return
 	}
 	if record != nil && record.Epoch > st.Epoch {

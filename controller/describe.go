@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
@@ -89,9 +90,10 @@ func (s *State) givenUp(node ids.NodeID, reports []*pb.ReplicaReport) (out []*pb
 			slices.ContainsFunc(g.Replicas, func(e replicaEntry) bool { return e.Node == node }) {
 			continue
 		}
+		unclean := slices.ContainsFunc(g.Uncleans, func(u uncleanElection) bool { return slices.Contains(u.Gone, ids.ReplicaID(r.GetReplicaId())) })
 		out = append(out, &pb.WantedReplica{GroupId: r.GetGroupId(), GroupName: g.Name, ReplicaId: r.GetReplicaId(), Incarnation: r.GetIncarnation(),
-			Lost:    fmt.Sprintf("replica %d was given up: group %s goes on without it", r.GetReplicaId(), g.Name),
-			Retired: true, Unclean: g.uncleans()})
+			Lost:    fmt.Sprintf("replica %d was taken out: group %s goes on without it", r.GetReplicaId(), g.Name),
+			Retired: true, Planned: !unclean, Unclean: g.uncleans()})
 	}
 	return out
 }
@@ -107,6 +109,7 @@ func (s *State) wantedReplica(g *groupEntry, r *replicaEntry) *pb.WantedReplica 
 		Epoch:           uint32(g.Epoch),
 		Starts:          r.Starts,
 		Lost:            r.Lost,
+		Planned:         strings.HasPrefix(r.Lost, givenUpByOperator),
 		MasterReplicaId: uint64(g.Master.Replica),
 		MasterTerm:      uint64(g.Master.Term),
 		Answers:         uint32(g.Answers),

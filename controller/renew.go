@@ -23,6 +23,9 @@ type giveUpCommand struct {
 	Reason  string        `json:"reason"`
 }
 
+// givenUpByOperator begins why such a replica is lost.
+const givenUpByOperator = "given up by an operator"
+
 // renewCommand gives the slot of a lost replica to a new one, or forgets one that left its group.
 type renewCommand struct {
 	Group   hexID         `json:"group"`
@@ -83,7 +86,7 @@ func (s *State) applyGiveUp(c *giveUpCommand) error {
 		return fault("%s", why)
 	}
 	if r.Lost == "" {
-		r.Lost = "given up by an operator"
+		r.Lost = givenUpByOperator
 		if c.Reason != "" {
 			r.Lost += ": " + c.Reason
 		}

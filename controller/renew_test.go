@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
 )
 
@@ -129,4 +130,49 @@ func TestGiveUp(t *testing.T) {
 	if r := st.g.Replicas[1]; r.ID != 5 || r.Node != "n2" {
 		t.Errorf("the heir on the same node is %+v", r)
 	}
+}
+
+// A node is told whether an operator wanted that its replica goes: that is no fault of anything.
+func TestPlannedLeave(t *testing.T) {
+	t.Parallel()
+	told := func(st *story, node ids.NodeID, id ids.ReplicaID) *pb.WantedReplica {
+		t.Helper()
+		if r := st.g.replica(id); r != nil {
+			return st.s.wantedReplica(st.g, r)
+		}
+		list := st.s.givenUp(node, []*pb.ReplicaReport{{GroupId: st.g.ID.bytes(), ReplicaId: uint64(id)}})
+		if len(list) != 1 || !list[0].GetRetired() || list[0].GetLost() == "" {
+			t.Fatalf("%s is told %+v of a replica that is gone", node, list)
+		}
+		return list[0]
+	}
+	wants := func(what string, w *pb.WantedReplica, lost, planned bool) {
+		t.Helper()
+		if (w.GetLost() != "") != lost || w.GetPlanned() != planned {
+			t.Errorf("%s: lost %q, planned %v", what, w.GetLost(), w.GetPlanned())
+		}
+	}
+	st := tell(t, 2, 3, 2)
+	wants("one that is well", told(st, "n3", 3), false, false)
+	st.reports("n3", replicaFacts{Replica: 3, Missing: true})
+	wants("one that was wiped", told(st, "n3", 3), true, false)
+
+	st = tell(t, 2, 3, 2)
+	must(t, st.s.Apply(&giveUpCommand{Group: st.g.ID, Replica: 3, Heir: "n4", Reason: "its disk is old"}))
+	wants("one that is given up", told(st, "n3", 3), true, true)
+	st.decides(1)
+	wants("one that was given up", told(st, "n3", 3), true, true)
+
+	st = tell(t, 2, 3, 0)
+	must(t, st.setMode(SetMode{Answers: 2, Members: 3, On: []ids.NodeID{"n4"}, Remove: []ids.ReplicaID{3}}))
+	st.reshapes(1, 3)
+	wants("one that was moved", told(st, "n3", 3), true, true)
+
+	st = lastOne(t)
+	st.s.cluster.Level = NewestLevel
+	must(t, st.unclean(3))
+	wants("one that an unclean election gives up", told(st, "n1", 1), true, false)
+	st.g.Replicas[0].ID = 9 // its place has a new one, on another node
+	st.g.Replicas[0].Node = "n4"
+	wants("one that an unclean election gave up", told(st, "n1", 1), true, false)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -53,6 +54,20 @@ func (s *scene) keptUp() {
 	s.t.Helper()
 	if gap := time.Duration(s.l.gap.Load()) * time.Millisecond; gap > failoverBound {
 		s.t.Errorf("sends stopped for %v", gap)
+	}
+}
+
+// leftQuietly demands that the nodes of replicas which an operator took out of the group say so, and not as of a fault.
+func (s *scene) leftQuietly(nodes ...string) {
+	s.t.Helper()
+	for _, node := range nodes {
+		log, err := os.ReadFile(filepath.Join(s.c.Dir, "log", node+".log"))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if text := string(log); !strings.Contains(text, "replica leaves its group") || strings.Contains(text, "replica is parked") {
+			s.t.Errorf("what %s says of a replica that was taken out:\n%s", node, text)
+		}
 	}
 }
 
@@ -104,6 +119,7 @@ func TestSetMode(t *testing.T) {
 		s.goesOn()
 	}
 	s.keptUp()
+	s.leftQuietly("n1", "n2", "n3", "n5")
 	s.l.check(t, c)
 }
 
@@ -162,6 +178,7 @@ func TestReplaceAllNodes(t *testing.T) {
 		s.goesOn()
 	}
 	s.keptUp()
+	s.leftQuietly("n1", "n2", "n3")
 	s.l.check(t, c)
 }
 

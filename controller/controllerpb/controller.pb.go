@@ -1123,6 +1123,7 @@ type WantedReplica struct {
 	AsyncFlush      bool                   `protobuf:"varint,20,opt,name=async_flush,json=asyncFlush,proto3" json:"async_flush,omitempty"` // the group acknowledges before it syncs; fixed when the group is made
 	Unclean         []*UncleanElection     `protobuf:"bytes,40,rep,name=unclean,proto3" json:"unclean,omitempty"`                          // the last ones of the group
 	Retired         bool                   `protobuf:"varint,41,opt,name=retired,proto3" json:"retired,omitempty"`                         // the replica belongs to the group no more: its folder is moved away and not reported again. Comes with lost
+	Planned         bool                   `protobuf:"varint,42,opt,name=planned,proto3" json:"planned,omitempty"`                         // with lost: an operator wanted it so
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1307,6 +1308,13 @@ func (x *WantedReplica) GetUnclean() []*UncleanElection {
 func (x *WantedReplica) GetRetired() bool {
 	if x != nil {
 		return x.Retired
+	}
+	return false
+}
+
+func (x *WantedReplica) GetPlanned() bool {
+	if x != nil {
+		return x.Planned
 	}
 	return false
 }
@@ -3969,7 +3977,7 @@ const file_controller_proto_rawDesc = "" +
 	"\breplicas\x18\x04 \x03(\v2%.ledgermq.controller.v1.WantedReplicaR\breplicas\x12@\n" +
 	"\vcontrollers\x18\x05 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\vcontrollers\x12\x14\n" +
 	"\x05level\x18\x06 \x01(\rR\x05level\x12\x18\n" +
-	"\anamesrv\x18( \x03(\tR\anamesrv\"\xeb\x05\n" +
+	"\anamesrv\x18( \x03(\tR\anamesrv\"\x85\x06\n" +
 	"\rWantedReplica\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -3998,7 +4006,8 @@ const file_controller_proto_rawDesc = "" +
 	"\vasync_flush\x18\x14 \x01(\bR\n" +
 	"asyncFlush\x12A\n" +
 	"\aunclean\x18( \x03(\v2'.ledgermq.controller.v1.UncleanElectionR\aunclean\x12\x18\n" +
-	"\aretired\x18) \x01(\bR\aretired\"\xa4\x01\n" +
+	"\aretired\x18) \x01(\bR\aretired\x12\x18\n" +
+	"\aplanned\x18* \x01(\bR\aplanned\"\xa4\x01\n" +
 	"\fGroupReplica\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x12\n" +
