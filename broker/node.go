@@ -225,8 +225,13 @@ func (n *Node) Replica(group string) *Replica {
 	return nil
 }
 
-// ErrNoMaster is wrapped by the error of Ready when masters are all that is missing: the groups elect, nobody need act.
-var ErrNoMaster = errors.New("no master known")
+// What Ready wraps when this node can do nothing about all that is missing.
+var (
+	// ErrNoMaster: masters. The groups elect, nobody need act.
+	ErrNoMaster = errors.New("no master known")
+	// ErrLost: replicas whose ids are given up for ever, and which nothing follows yet. It is wrapped before ErrNoMaster.
+	ErrLost = errors.New("lost")
+)
 
 // Ready returns nil when every replica that this node is known to have is open and knows a master, and when a controller has said
 // that it needs none: a spare node waits for a group. A node that drains is not ready.
@@ -238,8 +243,12 @@ func (n *Node) Ready() error {
 	if len(hs) == 0 && !n.spare.Load() {
 		return errors.New("no controller has answered yet which replicas this node should have")
 	}
-	var waits error
+	var waits error // unless another group has more to say
 	for _, h := range hs {
+		if h.parked != "" && (h.file.Lost != "" || h.missing) {
+			waits = fmt.Errorf("group %s: its replica here is %w: %s", h.file.Group, ErrLost, h.parked)
+			continue
+		}
 		if h.parked != "" {
 			return fmt.Errorf("group %s: parked: %s", h.file.Group, h.parked)
 		}
@@ -248,8 +257,8 @@ func (n *Node) Ready() error {
 		}
 		if st := h.r.raft.Status(); st.Parked != "" {
 			return fmt.Errorf("group %s: parked: %s", h.file.Group, st.Parked)
-		} else if st.Master == 0 {
-			waits = fmt.Errorf("group %s: %w", h.file.Group, ErrNoMaster) // unless another group has more to say
+		} else if st.Master == 0 && !errors.Is(waits, ErrLost) {
+			waits = fmt.Errorf("group %s: %w", h.file.Group, ErrNoMaster)
 		}
 	}
 	return waits

@@ -215,27 +215,55 @@ func TestPlanIsNew(t *testing.T) {
 	}
 }
 
-// TestNotReady holds what dev start reads from /readyz: whether masters are all that is missing.
+// TestNotReady holds what dev start reads from /readyz: whether what is missing can be brought about there.
 func TestNotReady(t *testing.T) {
 	t.Parallel()
 	other, none := errors.New("no replica yet"), typedReady(fmt.Errorf("group g1: %w", broker.ErrNoMaster))
+	lost := typedReady(fmt.Errorf("group g2: its replica here is %w: given up", broker.ErrLost))
 	for _, c := range []struct {
 		err  error
 		want string
-		only bool
+		word string
 	}{
-		{none, "not ready: no-master: group g1: no master known", true},
-		{errors.Join(none, none), "not ready: no-master: group g1: no master known; group g1: no master known", true},
-		{errors.Join(none, other), "not ready: group g1: no master known; no replica yet", false},
-		{typedReady(other), "not ready: no replica yet", false},
+		{none, "not ready: no-master: group g1: no master known", noMasterWord},
+		{lost, "not ready: lost: group g2: its replica here is lost: given up", lostWord},
+		{errors.Join(none, none), "not ready: no-master: group g1: no master known; group g1: no master known", noMasterWord},
+		{errors.Join(none, lost), "not ready: lost: group g1: no master known; group g2: its replica here is lost: given up", lostWord},
+		{errors.Join(none, other), "not ready: group g1: no master known; no replica yet", ""},
+		{typedReady(other), "not ready: no replica yet", ""},
 	} {
 		text := notReady(c.err)
 		if text != c.want {
 			t.Errorf("got %q, want %q", text, c.want)
 		}
 		got := fmt.Errorf("n1: not ready: %w", readyAnswer(text+"\n"))
-		if onlyNoMaster(got) != c.only {
-			t.Errorf("%q: masters only: %v", text, !c.only)
+		if word := elsewhere(got); word != c.word {
+			t.Errorf("%q: %q, want %q", text, word, c.word)
+		}
+	}
+}
+
+// TestWaiting holds how long dev start waits for what a member cannot bring about: for each thing by itself, and not while it lacks
+// something else.
+func TestWaiting(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0)
+	w := waiting{now: func() time.Time { return now }}
+	none, lost := &elsewhereError{noMasterWord, errors.New("no master")}, &elsewhereError{lostWord, errors.New("lost")}
+	for i, step := range []struct {
+		after time.Duration
+		err   error
+		over  bool
+	}{
+		{0, errors.New("opening"), false}, {time.Minute, errors.New("opening"), false},
+		{0, none, false}, {4900 * time.Millisecond, none, false},
+		{0, lost, false}, {2900 * time.Millisecond, lost, false}, {0, none, false},
+		{4900 * time.Millisecond, none, false}, {100 * time.Millisecond, none, true},
+		{0, lost, false}, {3 * time.Second, lost, true}, {0, nil, false},
+	} {
+		now = now.Add(step.after)
+		if over := w.over(step.err); over != step.over {
+			t.Errorf("step %d: %v, want %v", i, over, step.over)
 		}
 	}
 }

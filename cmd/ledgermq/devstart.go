@@ -88,15 +88,15 @@ func (t *tool) devStart(c *cli.Context, dir, id string) error {
 	return t.waitStarted(c.Context, *member, dir, c.Duration("timeout"), ended)
 }
 
-// noMasterPatience is how long a started broker may know no master before the wait ends all the same: with too few of its
-// group alive nothing that this member does can bring one.
-const noMasterPatience = 5 * time.Second
+// What a started broker may lack for so long before the wait ends all the same, because nothing that it does can bring it: a master,
+// with too few of its group alive; a new replica in the place of one that is given up, which comes only while its group has a master.
+var patience = map[string]time.Duration{noMasterWord: 5 * time.Second, lostWord: 3 * time.Second}
 
 func (t *tool) waitStarted(ctx context.Context, m devMember, dir string, limit time.Duration, ended <-chan error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %v", limit))
 	defer cancel()
-	var waiting time.Time
 	var over error
+	w := waiting{now: time.Now}
 	err := waitReady(ctx, func() error {
 		select {
 		case err := <-ended:
@@ -108,17 +108,12 @@ func (t *tool) waitStarted(ctx context.Context, m devMember, dir string, limit t
 			return over
 		}
 		err := askReady(m)
-		if err == nil || !onlyNoMaster(err) {
-			waiting = time.Time{}
+		if !w.over(err) {
 			return err
 		}
-		if waiting.IsZero() {
-			waiting = time.Now()
-		}
-		if time.Since(waiting) < noMasterPatience {
-			return err
-		}
-		fmt.Fprintf(t.err, "%s runs, but %s\n", m.ID, oneLine(err))
+		var e *elsewhereError
+		errors.As(err, &e)
+		fmt.Fprintf(t.err, "%s runs, but %s\n", m.ID, oneLine(e))
 		return nil
 	})
 	if err != nil {
@@ -126,4 +121,20 @@ func (t *tool) waitStarted(ctx context.Context, m devMember, dir string, limit t
 	}
 	fmt.Fprintf(t.out, "%s serves\n", m.ID)
 	return nil
+}
+
+// waiting is how long a member has lacked the same thing that it cannot bring about.
+type waiting struct {
+	now   func() time.Time
+	word  string
+	since time.Time
+}
+
+// over takes the member's newest answer, nil when it serves, and tells whether there is nothing left to wait for but what may never come.
+func (w *waiting) over(err error) bool {
+	word := elsewhere(err)
+	if word != w.word {
+		w.word, w.since = word, w.now()
+	}
+	return word != "" && w.now().Sub(w.since) >= patience[word]
 }

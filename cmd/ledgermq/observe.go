@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +18,7 @@ import (
 
 // observer serves /metrics, /healthz and /readyz of one process, and /debug/pprof when asked to. Healthy means: the process
 // answers. Ready means: every part that runs here serves its clients; otherwise the answer is 503 and says what is missing:
-// "not ready: ", then "no-master: " when that is all, then text for people.
+// "not ready: ", then "no-master: " or "lost: " when that is all, then text for people.
 type observer struct {
 	registry *prometheus.Registry
 	server   *http.Server
@@ -93,34 +92,50 @@ func (o *observer) Close() error {
 const (
 	notReadyWord = "not ready: "
 	noMasterWord = "no-master: "
+	lostWord     = "lost: "
 )
 
-// noMasterError tells that a part is whole, and waits for a group's master alone. Other members may have to bring one.
-type noMasterError struct{ err error }
+// elsewhereError tells that what a part lacks it cannot bring about itself: a group's master, for which other members may have to come
+// back, or a new replica in the place of one that is given up for ever.
+type elsewhereError struct {
+	word string // noMasterWord or lostWord
+	err  error
+}
 
-func (e *noMasterError) Error() string { return e.err.Error() }
-func (e *noMasterError) Unwrap() error { return e.err }
+func (e *elsewhereError) Error() string { return e.err.Error() }
+func (e *elsewhereError) Unwrap() error { return e.err }
 
-// onlyNoMaster tells whether nothing is missing but masters.
-func onlyNoMaster(err error) bool {
+// elsewhere returns the word for what is missing when nothing of it can be brought about here, else "".
+func elsewhere(err error) string {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
-		return !slices.ContainsFunc(all.Unwrap(), func(e error) bool { return !onlyNoMaster(e) })
+		words := make(map[string]bool)
+		for _, e := range all.Unwrap() {
+			words[elsewhere(e)] = true
+		}
+		switch {
+		case words[""]:
+			return ""
+		case words[lostWord]:
+			return lostWord
+		}
+		return noMasterWord
 	}
-	return errors.As(err, new(*noMasterError))
+	var e *elsewhereError
+	if !errors.As(err, &e) {
+		return ""
+	}
+	return e.word
 }
 
 // notReady is the answer of /readyz; readyAnswer is the reverse.
-func notReady(err error) string {
-	if onlyNoMaster(err) {
-		return notReadyWord + noMasterWord + oneLine(err)
-	}
-	return notReadyWord + oneLine(err)
-}
+func notReady(err error) string { return notReadyWord + elsewhere(err) + oneLine(err) }
 
 func readyAnswer(body string) error {
 	text := strings.TrimPrefix(strings.TrimSpace(body), notReadyWord)
-	if rest, ok := strings.CutPrefix(text, noMasterWord); ok {
-		return &noMasterError{errors.New(rest)}
+	for _, word := range []string{noMasterWord, lostWord} {
+		if rest, ok := strings.CutPrefix(text, word); ok {
+			return &elsewhereError{word, errors.New(rest)}
+		}
 	}
 	return errors.New(text)
 }

@@ -220,10 +220,13 @@ func (f brokerConfig) open(prefix string, s security, log zerolog.Logger) (*part
 	}, nil
 }
 
-// typedReady gives the one answer of a node that others act upon its type.
+// typedReady gives the answers of a node that others act upon their type.
 func typedReady(err error) error {
-	if errors.Is(err, broker.ErrNoMaster) {
-		return &noMasterError{err}
+	switch {
+	case errors.Is(err, broker.ErrLost):
+		return &elsewhereError{lostWord, err}
+	case errors.Is(err, broker.ErrNoMaster):
+		return &elsewhereError{noMasterWord, err}
 	}
 	return err
 }
