@@ -59,6 +59,7 @@ type memberView struct {
 type groupView struct {
 	replicas map[ids.ReplicaID]replicaView
 	newest   time.Duration          // since the newest epoch was issued, or since this controller leads
+	first    ids.ReplicaID          // that the newest epoch was issued for and is given its record first; 0: not known
 	failures int                    // epochs in a row that were given up
 	flaps    map[ids.ReplicaID]int  // how often a replica left the voters not long ago
 	silence  time.Duration          // after which a node counts as silent
@@ -173,6 +174,10 @@ func (g *groupEntry) decideInactive(v *groupView) decision {
 	d := decision{}
 	switch {
 	case g.elected(v, current): // the master's report is on its way: another campaign would depose it
+	case v.first != 0 && v.newest < activeAfter && v.mayVote(v.first):
+		// Nobody else while it may still come about. It is mostly the master of the epoch before, which goes on with all that it has
+		// taken: another one, whose last word is only newer, would end that as unknown.
+		d.campaign = v.first
 	case v.electable(current):
 		d.campaign = g.best(v, current)
 	default:

@@ -589,3 +589,33 @@ func TestBestTwin(t *testing.T) {
 }
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }
+
+// In an epoch that has just been issued the one that it was issued for campaigns, and nobody else whose report is only newer; when it is
+// gone, or has had its time, the one with the longest log does.
+func TestFirstCampaigns(t *testing.T) {
+	t.Parallel()
+	st := tell(t, 2, 3, 2)
+	must(t, st.s.Apply(&issueEpochCommand{Group: st.g.ID, Epoch: st.g.Epoch, Voters: voterSet{1, 2, 3}, Reason: "replica 4 is new"}))
+	st.well(0)
+	st.v.first, st.v.newest = 1, 0
+	ahead := st.v.replicas[2]
+	ahead.last++
+	st.v.replicas[2] = ahead
+	for _, newest := range []time.Duration{0, firstAlone, activeAfter - 1} {
+		st.v.newest = newest
+		st.want(decision{campaign: 1})
+	}
+	st.change(1, func(v *replicaView) { v.silent = 2 * freshWithin }) // its word is late, as those of the others may be
+	st.change(3, func(v *replicaView) { v.silent = 2 * freshWithin })
+	st.want(decision{campaign: 1})
+	st.change(3, func(v *replicaView) { v.silent = 0 })
+	st.change(1, func(v *replicaView) { v.silent = 2 * time.Second })
+	st.want(decision{campaign: 2})
+	st.change(1, func(v *replicaView) { v.silent, v.able = 0, false })
+	st.want(decision{campaign: 2})
+	st.change(1, func(v *replicaView) { v.able = true })
+	st.v.newest = activeAfter
+	st.want(decision{voters: voterSet{2, 3}, campaign: 2, givenUp: true})
+	st.v.newest, st.v.first = 0, 0
+	st.want(decision{campaign: 2})
+}

@@ -189,7 +189,7 @@ func (s *soft) view(now time.Time, g *groupEntry) (*groupView, bool) {
 	if g.Active == g.Epoch {
 		p.failures = 0
 	}
-	v := &groupView{replicas: map[ids.ReplicaID]replicaView{}, newest: now.Sub(p.seen), failures: p.failures, flaps: map[ids.ReplicaID]int{}, silence: s.silence}
+	v := &groupView{replicas: map[ids.ReplicaID]replicaView{}, newest: now.Sub(p.seen), first: p.first, failures: p.failures, flaps: map[ids.ReplicaID]int{}, silence: s.silence}
 	for _, r := range g.Replicas {
 		rv := replicaView{silent: now.Sub(s.since), early: now.Sub(s.since) < hearing*s.silence}
 		if n := s.nodes[r.Node]; n != nil && !n.heard.IsZero() {
