@@ -536,7 +536,7 @@ func (c *calls) ListNodes(ctx context.Context, _ *pb.ListNodesRequest) (*pb.List
 			n.Live, n.NotHeardYet = v.live, v.early
 			if !v.heard.IsZero() {
 				n.Levels = v.levels.Wire()
-				n.SilentMillis = now.Sub(v.heard).Milliseconds()
+				n.SilentMillis = v.silent.Milliseconds()
 			}
 			resp.Nodes = append(resp.Nodes, n)
 		}

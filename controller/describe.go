@@ -169,6 +169,10 @@ func (s *State) describe(g *groupEntry, nodes nodeViews) *pb.Group {
 	votes := g.voters()
 	for _, r := range g.Replicas {
 		a, node := s.nodes[r.Node].Addresses, nodes.of(r.Node)
+		silent := int64(-1)
+		if !node.heard.IsZero() {
+			silent = node.silent.Milliseconds()
+		}
 		out.Replicas = append(out.Replicas, &pb.Replica{
 			ReplicaId:     uint64(r.ID),
 			Slot:          uint32(r.Slot),
@@ -183,6 +187,7 @@ func (s *State) describe(g *groupEntry, nodes nodeViews) *pb.Group {
 			Report:        node.reports[r.ID],
 			Learner:       r.Learner,
 			Leaving:       r.Leaving,
+			SilentMillis:  silent,
 		})
 	}
 	if g.Master.Replica != 0 {

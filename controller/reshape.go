@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/raftlog"
 )
@@ -540,6 +541,14 @@ func (g *groupEntry) bearsRemoval(v *groupView, c *setModeCommand) error {
 		g.Name, votes, g.replica(votes).Node, alive, c.MinISR, instead)
 }
 
+// missed tells whether the group's master said last that a member answers nothing, or does not advance.
+func (g *groupEntry) missed(nodes nodeViews, id ids.ReplicaID) bool {
+	m := g.replica(g.Master.Replica)
+	return m != nil && slices.ContainsFunc(nodes.of(m.Node).reports[m.ID].GetMembers(), func(r *pb.MemberReport) bool {
+		return ids.ReplicaID(r.GetReplicaId()) == id && r.GetStalledMillis() >= goneAfter.Milliseconds()
+	})
+}
+
 // outstanding tells what is still to be done until the group is as it is wanted.
 func (g *groupEntry) outstanding(nodes nodeViews) (out []string) {
 	if g.Epoch == 0 {
@@ -566,6 +575,8 @@ func (g *groupEntry) outstanding(nodes nodeViews) (out []string) {
 			say("%s is not made yet: its node has to do that", here)
 		case r.Learner && votes:
 			say("%s votes until it can be done without", here)
+		case r.mayStay() && r.Lost == "" && !votes && missing && nodes.of(r.Node).live && g.missed(nodes, r.ID):
+			say("%s answers its master nothing: when it does it catches up, and votes then", here)
 		case r.mayStay() && r.Lost == "" && !votes && missing && nodes.of(r.Node).live:
 			say("%s catches up, and votes then", here)
 		case r.Lost == "" && !votes && nodes.of(r.Node).live && ids.Epoch(nodes.of(r.Node).reports[r.ID].GetEpoch()) < g.Epoch:

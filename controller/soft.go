@@ -282,7 +282,8 @@ func (s *soft) reported(node ids.NodeID) (out []*pb.ReplicaReport) {
 
 // nodeView is a copy of what is known about one node.
 type nodeView struct {
-	heard   time.Time // zero: not since this leadership began
+	heard   time.Time     // zero: not since this leadership began
+	silent  time.Duration // since then
 	live    bool
 	early   bool                                // not heard, and had no chance to report yet: nothing can be said of it
 	levels  Levels                              // that its program understands; zero: not heard
@@ -311,7 +312,8 @@ func (s *soft) nodesAt(now time.Time) nodeViews {
 	defer s.mu.Unlock()
 	out := nodeViews{make(map[ids.NodeID]nodeView, len(s.nodes)), now.Sub(s.since) < hearing*s.silence}
 	for id, n := range s.nodes {
-		out.heard[id] = nodeView{heard: n.heard, live: !n.heard.IsZero() && now.Sub(n.heard) < s.silence, levels: n.levels, reports: n.reports}
+		silent := now.Sub(n.heard)
+		out.heard[id] = nodeView{heard: n.heard, silent: silent, live: !n.heard.IsZero() && silent < s.silence, levels: n.levels, reports: n.reports}
 	}
 	return out
 }

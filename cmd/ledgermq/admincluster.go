@@ -68,6 +68,8 @@ type groupView struct {
 	// UncleanElections counts those in which an operator gave up what only other replicas had.
 	UncleanElections uint64   `json:"uncleanElections,omitempty"`
 	Notes            []string `json:"notes,omitempty"`
+
+	modeVoters int // that the mode wants
 }
 
 // epochView is one epoch and why it was issued.
@@ -89,29 +91,33 @@ type masterView struct {
 }
 
 type replicaView struct {
-	Node        string `json:"node"`
-	Replica     uint64 `json:"replica"`
-	Slot        uint32 `json:"slot"`
-	Voter       bool   `json:"voter"`
-	Learner     bool   `json:"learner,omitempty"` // kept one: it never becomes a voter by itself
-	Leaving     bool   `json:"leaving,omitempty"` // taken out of the group, and not gone yet
-	Live        bool   `json:"live"`
-	Role        string `json:"role"` // silent when it is not live, not heard yet while that says nothing
-	Term        string `json:"term"`
-	Last        uint64 `json:"last"`
-	Commit      uint64 `json:"commit"`
-	Applied     uint64 `json:"applied"`
-	EndOffset   int64  `json:"endOffset"`
-	BehindBytes int64  `json:"behindBytes"` // of the master's end; -1: not known
-	Client      string `json:"client"`
-	Peer        string `json:"peer"`
-	Parked      string `json:"parked,omitempty"`
-	Poisoned    string `json:"poisoned,omitempty"`
-	Lost        string `json:"lost,omitempty"`
-	DiskFull    bool   `json:"diskNearlyFull,omitempty"`
-	Scrubbed    string `json:"scrubbed,omitempty"` // when its sealed segments were last read through and found good
+	Node    string `json:"node"`
+	Replica uint64 `json:"replica"`
+	Slot    uint32 `json:"slot"`
+	Voter   bool   `json:"voter"`
+	Learner bool   `json:"learner,omitempty"` // kept one: it never becomes a voter by itself
+	Leaving bool   `json:"leaving,omitempty"` // taken out of the group, and not gone yet
+	Live    bool   `json:"live"`
+	// SilentMillis is how long a replica that is not live was not heard; absent: never by this controller, or not live at all.
+	SilentMillis int64  `json:"silentMillis,omitempty"`
+	Role         string `json:"role"` // what it does, or why that is not known; see roleName
+	Term         string `json:"term"`
+	Last         uint64 `json:"last"`
+	Commit       uint64 `json:"commit"`
+	Applied      uint64 `json:"applied"`
+	EndOffset    int64  `json:"endOffset"`
+	BehindBytes  int64  `json:"behindBytes"` // of the master's end; -1: not known
+	Client       string `json:"client"`
+	Peer         string `json:"peer"`
+	Parked       string `json:"parked,omitempty"`
+	Poisoned     string `json:"poisoned,omitempty"`
+	Lost         string `json:"lost,omitempty"`
+	DiskFull     bool   `json:"diskNearlyFull,omitempty"`
+	Scrubbed     string `json:"scrubbed,omitempty"` // when its sealed segments were last read through and found good
 
 	Fetching *fetchingView `json:"fetching,omitempty"` // from another replica, outside of the log
+
+	preferred bool // its node is the group's preferred one
 }
 
 type fetchingView struct {
@@ -154,11 +160,15 @@ func viewGroup(g *pb.Group) groupView {
 		view := replicaView{
 			Node: r.GetNodeId(), Replica: r.GetReplicaId(), Slot: r.GetSlot(), Voter: r.GetVoter(), Live: r.GetLive(),
 			Learner: r.GetLearner(), Leaving: r.GetLeaving(),
-			Role: roleName(r), Term: ids.Term(rep.GetTerm()).String(), Last: rep.GetLastIndex(),
+			Role: roleName(r, master), Term: ids.Term(rep.GetTerm()).String(), Last: rep.GetLastIndex(),
 			Commit: rep.GetCommit(), Applied: rep.GetApplied(), EndOffset: rep.GetEndOffset(), BehindBytes: -1,
 			Client: r.GetClientAddress(), Peer: r.GetPeerAddress(), Parked: plain(rep.GetParked()), Poisoned: plain(rep.GetPoisoned()), Lost: plain(r.GetLost()),
 			DiskFull: r.GetLive() && rep.GetDiskNearlyFull(),
 		}
+		if !view.Live {
+			view.SilentMillis = max(0, r.GetSilentMillis())
+		}
+		view.preferred = view.Node == v.Preferred
 		if masterEnd >= 0 && rep != nil {
 			view.BehindBytes = max(0, masterEnd-rep.GetEndOffset())
 		}
@@ -181,6 +191,7 @@ func viewGroup(g *pb.Group) groupView {
 		v.Replicas = append(v.Replicas, view)
 	}
 	full := int(g.GetModeVoters())
+	v.modeVoters = full
 	fewer := g.GetState() == pb.GroupState_GROUP_STATE_READY && countVoters(g) < full
 	switch {
 	case g.GetState() != pb.GroupState_GROUP_STATE_READY:
@@ -188,13 +199,13 @@ func viewGroup(g *pb.Group) groupView {
 	case master.GetNotHeardYet():
 		v.State = notHeardYet
 	case !master.GetLive():
-		v.State = "no master"
+		v.State = noMaster
 	case len(v.Notes) > 0 || fewer:
 		v.State = "degraded"
 	default:
 		v.State = "ready"
 	}
-	if v.State == "no master" && master != nil {
+	if v.State == noMaster && master != nil {
 		v.Notes = append([]string{fmt.Sprintf("the last master was %s, in term %s", v.Master.Node, v.Master.Term)}, v.Notes...)
 	}
 	if fewer {
@@ -211,7 +222,7 @@ func viewGroup(g *pb.Group) groupView {
 	if v.Stuck != "" {
 		v.Notes = append([]string{v.Stuck}, v.Notes...)
 	}
-	if v.State == "degraded" || v.State == "no master" {
+	if v.State == "degraded" || v.State == noMaster {
 		v.Notes = append([]string{fmt.Sprintf("%s of %d alive", countOf(voters, "voter"), countVoters(g))}, v.Notes...)
 	}
 	for _, r := range v.Replicas {
@@ -281,31 +292,52 @@ func holdNote(r replicaView, reported bool) string {
 // notHeardYet is said of a node, a replica or a group of which a controller that has just begun to lead can say nothing yet.
 const notHeardYet = "not heard yet"
 
-// roleName is the role that a replica has now. What a silent one had last says nothing of now.
-func roleName(r *pb.Replica) string {
+// noMaster is the state of a group in which nobody leads.
+const noMaster = "no master"
+
+// roleName is the role that a replica has now, or why that is not known. What a silent one had last says nothing of now, and a report
+// of a master is older than the mastership of a higher term: that one leads no more.
+func roleName(r *pb.Replica, master *pb.Master) string {
+	rep := r.GetReport()
 	switch {
 	case r.GetNotHeardYet():
 		return notHeardYet
 	case !r.GetLive():
 		return "silent"
+	case rep == nil && len(r.GetIncarnation()) == 0:
+		return "not made yet"
+	case rep == nil:
+		return "not reported yet"
+	case rep.GetRole() == pb.Role_ROLE_UNSPECIFIED:
+		return "opening"
+	case rep.GetRole() == pb.Role_ROLE_MASTER && rep.GetTerm() < master.GetTerm():
+		return "deposed"
 	}
-	name := strings.ToLower(strings.TrimPrefix(r.GetReport().GetRole().String(), "ROLE_"))
-	if name == "unspecified" {
-		return "unknown"
-	}
-	return name
+	return strings.ToLower(strings.TrimPrefix(rep.GetRole().String(), "ROLE_"))
 }
 
-// vote says in a table whether the replica votes, and whether that is to change.
-func (r replicaView) vote() string {
-	switch text := yesNo(r.Voter); {
-	case r.Leaving:
-		return text + ", leaves"
-	case r.Learner:
-		return text + ", learner"
-	default:
-		return text
+// roleText is the role in a table: of a silent replica, also for how long.
+func (r replicaView) roleText() string {
+	if r.SilentMillis == 0 {
+		return r.Role
 	}
+	d := time.Duration(r.SilentMillis) * time.Millisecond
+	return fmt.Sprintf("%s %v", r.Role, d.Round(time.Second))
+}
+
+// vote says in a table whether the replica votes, whether that is to change, and whether it is the one that should lead.
+func (r replicaView) vote() string {
+	text := yesNo(r.Voter)
+	switch {
+	case r.Leaving:
+		text += ", leaves"
+	case r.Learner:
+		text += ", learner"
+	}
+	if r.preferred && !r.Leaving {
+		text += ", preferred"
+	}
+	return text
 }
 
 func uuidText(b []byte) string {
@@ -545,7 +577,7 @@ func (t *tool) showGroup(c *cli.Context, g *pb.Group) error {
 			if r.BehindBytes >= 0 {
 				behind = fmt.Sprint(r.BehindBytes)
 			}
-			row(w, r.Replica, r.Node, r.Slot, r.vote(), yesNo(r.Live), r.Role, r.Term, r.Last, r.Commit, r.Applied, behind, r.Client)
+			row(w, r.Replica, r.Node, r.Slot, r.vote(), yesNo(r.Live), r.roleText(), r.Term, r.Last, r.Commit, r.Applied, behind, r.Client)
 		}
 		if len(v.Changes) > 0 {
 			fmt.Fprintln(w)

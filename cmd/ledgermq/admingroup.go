@@ -250,10 +250,12 @@ type watchView struct {
 	Because     string   `json:"because,omitempty"`  // of the newest epoch
 	Changing    []string `json:"changing,omitempty"` // what is still to be done
 	Stuck       string   `json:"stuck,omitempty"`
+
+	modeVoters int // that the mode wants
 }
 
 func watchOf(g groupView, now string) watchView {
-	v := watchView{Time: now, Group: g.Name, State: g.State, Mode: g.Mode, MinISR: g.MinISR, Epoch: g.Epoch, ActiveEpoch: g.ActiveEpoch, Changing: g.Changing, Stuck: g.Stuck, Voters: []string{}}
+	v := watchView{Time: now, Group: g.Name, State: g.State, Mode: g.Mode, MinISR: g.MinISR, Epoch: g.Epoch, ActiveEpoch: g.ActiveEpoch, Changing: g.Changing, Stuck: g.Stuck, Voters: []string{}, modeVoters: g.modeVoters}
 	if g.Master != nil && g.Master.Live {
 		v.Master, v.Term = g.Master.Node, g.Master.Term
 	}
@@ -273,28 +275,54 @@ func watchOf(g groupView, now string) watchView {
 	return v
 }
 
-// text is one line.
-func (v watchView) text() string {
-	parts := []string{v.Time, v.Group, "mode " + v.Mode, fmt.Sprintf("epoch %d", v.Epoch)}
-	if v.ActiveEpoch < v.Epoch {
-		parts[3] += " (no master yet)"
+// text is one line: first how it stands, then who, then what is new since the line before, which is nil for the first one.
+func (v watchView) text(before *watchView) string {
+	how := v.State
+	switch n := len(v.Voters); {
+	case v.Stuck != "":
+		how = "NO MASTER"
+	case v.State == noMaster:
+		how = "electing"
+	case v.State == "degraded" && n == 1 && n < v.modeVoters:
+		how = "ONE COPY"
 	}
-	parts = append(parts, v.State, "master "+firstNonEmpty(v.Master, "-")+" "+v.Term, "voters "+strings.Join(v.Voters, " "))
+	var who []string
+	switch {
+	case v.Master != "":
+		who = append(who, fmt.Sprintf("master %s in term %s", v.Master, v.Term))
+	case v.State == noMaster && before != nil && before.Master != "":
+		who = append(who, "no master, last "+before.Master)
+	default:
+		who = append(who, "no master")
+	}
+	voters := "voters " + strings.Join(v.Voters, " ")
+	if len(v.Voters) < v.modeVoters {
+		voters += fmt.Sprintf(" of %d", v.modeVoters)
+	}
+	who = append(who, voters)
 	for _, p := range []struct {
 		name string
 		list []string
 	}{{"learners ", v.Learners}, {"down ", v.Down}} {
 		if len(p.list) > 0 {
-			parts = append(parts, p.name+strings.Join(p.list, " "))
+			who = append(who, p.name+strings.Join(p.list, " "))
 		}
 	}
-	line := strings.Join(parts, ", ")
-	for _, s := range append(append([]string{v.Because}, v.Changing...), v.Stuck) {
-		if s != "" {
-			line += "; " + s
+	who = append(who, fmt.Sprintf("mode %s, min ISR %d, epoch %d", v.Mode, v.MinISR, v.Epoch))
+	line := fmt.Sprintf("%s %s %s: %s", v.Time, v.Group, how, strings.Join(who, ", "))
+	var more []string
+	if before != nil && before.Epoch < v.Epoch && v.Because != "" {
+		more = append(more, fmt.Sprintf("epoch %d because %s", v.Epoch, v.Because))
+	}
+	if v.Stuck != "" {
+		more = append(more, v.Stuck)
+	}
+	for _, c := range v.Changing {
+		if v.Master != "" || !strings.HasPrefix(c, fmt.Sprintf("epoch %d ", v.Epoch)) { // that it has no master is said already
+			more = append(more, "under way: "+c)
 		}
 	}
-	return line
+	return strings.Join(append([]string{line}, more...), "; ")
 }
 
 // watchEvery is how often `group watch` looks.
@@ -343,18 +371,22 @@ func (t *tool) watchGroups(c *cli.Context, ctl *controller.Client) error {
 			fmt.Fprintln(t.err, "a controller answers again")
 		}
 		quiet = err != nil
-		now := time.Now().UTC().Format(time.RFC3339Nano)
+		now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
 		for _, g := range groups {
 			v := watchOf(viewGroup(g), "")
-			if old, ok := seen[v.Group]; ok && reflect.DeepEqual(old, v) {
-				continue
+			var before *watchView
+			if old, ok := seen[v.Group]; ok {
+				before = &old
+				if reflect.DeepEqual(old, v) {
+					continue
+				}
 			}
 			seen[v.Group] = v
 			v.Time = now
 			if c.Bool("json") {
 				err = json.NewEncoder(t.out).Encode(v)
 			} else {
-				_, err = fmt.Fprintln(t.out, v.text())
+				_, err = fmt.Fprintln(t.out, v.text(before))
 			}
 			if err != nil {
 				return err

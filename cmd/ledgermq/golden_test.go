@@ -45,11 +45,78 @@ func sampleGroup() *pb.Group {
 	}
 }
 
+// TestRoles holds what is said of a replica's role, or of why it is not known, and in the table that of which one is preferred.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		do         func(*pb.Replica)
+		role, text string
+		vote       string
+	}{
+		{func(*pb.Replica) {}, "follower", "follower", "yes"},
+		{func(r *pb.Replica) { r.Report.Role = pb.Role_ROLE_MASTER }, "master", "master", "yes"},
+		{func(r *pb.Replica) { r.Report.Role = pb.Role_ROLE_PARKED }, "parked", "parked", "yes"},
+		{func(r *pb.Replica) { r.Report.Role, r.Report.Term = pb.Role_ROLE_MASTER, r.Report.Term-1 }, "deposed", "deposed", "yes"},
+		{func(r *pb.Replica) { r.Report.Role = pb.Role_ROLE_UNSPECIFIED }, "opening", "opening", "yes"},
+		{func(r *pb.Replica) { r.Report, r.Incarnation = nil, []byte{1} }, "not reported yet", "not reported yet", "yes"},
+		{func(r *pb.Replica) { r.Report, r.Voter, r.Learner = nil, false, true }, "not made yet", "not made yet", "no, learner"},
+		{func(r *pb.Replica) { r.Live, r.SilentMillis = false, 4200 }, "silent", "silent 4s", "yes"},
+		{func(r *pb.Replica) { r.Live, r.SilentMillis, r.Report = false, -1, nil }, "silent", "silent", "yes"},
+		{func(r *pb.Replica) { r.Live, r.NotHeardYet = false, true }, "not heard yet", "not heard yet", "yes"},
+		{func(r *pb.Replica) { r.NodeId = "n1" }, "follower", "follower", "yes, preferred"},
+		{func(r *pb.Replica) { r.NodeId, r.Voter = "n1", false }, "follower", "follower", "no, preferred"},
+		{func(r *pb.Replica) { r.NodeId, r.Leaving = "n1", true }, "follower", "follower", "yes, leaves"},
+	} {
+		g := sampleGroup()
+		c.do(g.Replicas[1])
+		v := viewGroup(g)
+		r := v.Replicas[1]
+		if r.Role != c.role || r.roleText() != c.text || r.vote() != c.vote {
+			t.Errorf("role %q, in the table %q, vote %q; want %q, %q, %q", r.Role, r.roleText(), r.vote(), c.role, c.text, c.vote)
+		}
+	}
+}
+
+// TestWatchLines holds the lines of group watch: how it stands, who leads, what changed and why; and nothing of what was said before.
+func TestWatchLines(t *testing.T) {
+	t.Parallel()
+	var before *watchView
+	says := func(g *pb.Group, want string) {
+		t.Helper()
+		v := watchOf(viewGroup(g), "T")
+		if line := v.text(before); line != want {
+			t.Errorf("got  %s\nwant %s", line, want)
+		}
+		before = &v
+	}
+	g := sampleGroup()
+	g.Replicas[2].Live = true
+	says(g, "T g1 ready: master n1 in term 3.1, voters n1 n2 n3, mode 2-3, min ISR 2, epoch 3")
+	g.Replicas[0].Live, g.Master.Live = false, false
+	says(g, "T g1 electing: no master, last n1, voters n1 n2 n3, down n1, mode 2-3, min ISR 2, epoch 3")
+	g.Epoch, g.Replicas[0].Voter = 4, false
+	g.Changes = append(g.Changes, &pb.Change{Epoch: 4, Voters: []uint64{2, 3}, Reason: "replica 1 on node n1 is silent"})
+	g.Changing = []string{"epoch 4 has no master yet", "replica 3 on node n3 is told of epoch 4"}
+	says(g, "T g1 electing: no master, voters n2 n3 of 3, learners n1, down n1, mode 2-3, min ISR 2, epoch 4; "+
+		"epoch 4 because replica 1 on node n1 is silent; under way: replica 3 on node n3 is told of epoch 4")
+	g.ActiveEpoch, g.Changing = 4, nil
+	g.Master = &pb.Master{ReplicaId: 2, NodeId: "n2", Term: uint64(ids.MakeTerm(4, 1)), Live: true}
+	says(g, "T g1 degraded: master n2 in term 4.1, voters n2 n3 of 3, learners n1, down n1, mode 2-3, min ISR 2, epoch 4")
+	g.Master.Live, g.Replicas[1].Live = false, false
+	g.Stuck = "2 of the voters {2,3} are needed to elect a master; not there: [replica 2 on node n2]"
+	says(g, "T g1 NO MASTER: no master, last n2, voters n2 n3 of 3, learners n1, down n1 n2, mode 2-3, min ISR 2, epoch 4; "+g.Stuck)
+	g.Stuck, g.MinIsr, g.Epoch, g.ActiveEpoch, g.Replicas[1].Voter = "", 1, 5, 5, false
+	g.Master = &pb.Master{ReplicaId: 3, NodeId: "n3", Term: uint64(ids.MakeTerm(5, 1)), Live: true}
+	g.Changes = append(g.Changes, &pb.Change{Epoch: 5, Voters: []uint64{3}, Reason: "replica 2 on node n2 is silent"})
+	says(g, "T g1 ONE COPY: master n3 in term 5.1, voters n3 of 3, learners n1 n2, down n1 n2, mode 2-3, min ISR 1, epoch 5; epoch 5 because replica 2 on node n2 is silent")
+}
+
 // TestJSONOutputs compares every --json output, and cluster.json, with the golden file that docs/cli.md shows.
 func TestJSONOutputs(t *testing.T) {
 	t.Parallel()
 	text := "hello"
 	sample := sampleGroup()
+	sample.Replicas[2].SilentMillis = 4200
 	sample.Replicas[1].Report.Fetching = &pb.Fetching{What: "a state snapshot", Got: 120 << 20, Size: 400 << 20, BytesPerSecond: 30 << 20}
 	sample.Replicas[1].Report.ScrubbedMillis = 1796000000000
 	group := viewGroup(sample)

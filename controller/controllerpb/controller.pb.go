@@ -2581,11 +2581,12 @@ type Replica struct {
 	Lost          string                 `protobuf:"bytes,6,opt,name=lost,proto3" json:"lost,omitempty"`               // why its id was given up; empty: it was not
 	PeerAddress   string                 `protobuf:"bytes,7,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
 	ClientAddress string                 `protobuf:"bytes,8,opt,name=client_address,json=clientAddress,proto3" json:"client_address,omitempty"`
-	Live          bool                   `protobuf:"varint,9,opt,name=live,proto3" json:"live,omitempty"`                                     // its node was heard within a second
-	Report        *ReplicaReport         `protobuf:"bytes,10,opt,name=report,proto3" json:"report,omitempty"`                                 // last one; absent: none since this controller leads
-	NotHeardYet   bool                   `protobuf:"varint,11,opt,name=not_heard_yet,json=notHeardYet,proto3" json:"not_heard_yet,omitempty"` // not live, but its node had no chance yet to report to this controller
-	Learner       bool                   `protobuf:"varint,12,opt,name=learner,proto3" json:"learner,omitempty"`                              // kept a learner: it never becomes a voter by itself
-	Leaving       bool                   `protobuf:"varint,13,opt,name=leaving,proto3" json:"leaving,omitempty"`                              // an operator took it out of the group: it goes as soon as it can be done without
+	Live          bool                   `protobuf:"varint,9,opt,name=live,proto3" json:"live,omitempty"`                                      // its node was heard within a second
+	Report        *ReplicaReport         `protobuf:"bytes,10,opt,name=report,proto3" json:"report,omitempty"`                                  // last one; absent: none since this controller leads
+	NotHeardYet   bool                   `protobuf:"varint,11,opt,name=not_heard_yet,json=notHeardYet,proto3" json:"not_heard_yet,omitempty"`  // not live, but its node had no chance yet to report to this controller
+	Learner       bool                   `protobuf:"varint,12,opt,name=learner,proto3" json:"learner,omitempty"`                               // kept a learner: it never becomes a voter by itself
+	Leaving       bool                   `protobuf:"varint,13,opt,name=leaving,proto3" json:"leaving,omitempty"`                               // an operator took it out of the group: it goes as soon as it can be done without
+	SilentMillis  int64                  `protobuf:"varint,14,opt,name=silent_millis,json=silentMillis,proto3" json:"silent_millis,omitempty"` // since its node was heard; -1: never by this controller
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2709,6 +2710,13 @@ func (x *Replica) GetLeaving() bool {
 		return x.Leaving
 	}
 	return false
+}
+
+func (x *Replica) GetSilentMillis() int64 {
+	if x != nil {
+		return x.SilentMillis
+	}
+	return 0
 }
 
 type ListGroupsRequest struct {
@@ -4118,7 +4126,7 @@ const file_controller_proto_rawDesc = "" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12%\n" +
 	"\x0eclient_address\x18\x04 \x01(\tR\rclientAddress\x12\x12\n" +
 	"\x04live\x18\x05 \x01(\bR\x04live\x12\"\n" +
-	"\rnot_heard_yet\x18\x06 \x01(\bR\vnotHeardYet\"\x96\x03\n" +
+	"\rnot_heard_yet\x18\x06 \x01(\bR\vnotHeardYet\"\xbb\x03\n" +
 	"\aReplica\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x12\n" +
@@ -4134,7 +4142,8 @@ const file_controller_proto_rawDesc = "" +
 	" \x01(\v2%.ledgermq.controller.v1.ReplicaReportR\x06report\x12\"\n" +
 	"\rnot_heard_yet\x18\v \x01(\bR\vnotHeardYet\x12\x18\n" +
 	"\alearner\x18\f \x01(\bR\alearner\x12\x18\n" +
-	"\aleaving\x18\r \x01(\bR\aleaving\"\x13\n" +
+	"\aleaving\x18\r \x01(\bR\aleaving\x12#\n" +
+	"\rsilent_millis\x18\x0e \x01(\x03R\fsilentMillis\"\x13\n" +
 	"\x11ListGroupsRequest\"K\n" +
 	"\x12ListGroupsResponse\x125\n" +
 	"\x06groups\x18\x01 \x03(\v2\x1d.ledgermq.controller.v1.GroupR\x06groups\"%\n" +
