@@ -163,7 +163,7 @@ func (c *cluster) createGroup(name string, a, m uint32) {
 	c.makeGroup(&controllerpb.CreateGroupRequest{Name: name, Answers: a, Members: m})
 }
 
-// makeGroup makes a group on the first nodes and waits for its master.
+// makeGroup makes a group on the first nodes, and waits for its master and until the name server knows that one.
 func (c *cluster) makeGroup(req *controllerpb.CreateGroupRequest) {
 	c.t.Helper()
 	req.Nodes, req.SegmentSize = []string{"n1", "n2", "n3"}[:req.Members], 16<<20
@@ -184,6 +184,16 @@ func (c *cluster) makeGroup(req *controllerpb.CreateGroupRequest) {
 		g, err := cl.GetGroup(ctx, req.Name)
 		if err == nil && !g.GetMaster().GetLive() {
 			err = fmt.Errorf("no live master: %v", g)
+		}
+		return err
+	})
+	routes := c.client()
+	eventually(c.t, 20*time.Second, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		r, err := routes.Route(ctx, req.Name)
+		if err == nil && (len(r.Groups) == 0 || r.Groups[0].Master() == "") {
+			err = fmt.Errorf("the route of %s has no master: %v", req.Name, r)
 		}
 		return err
 	})
