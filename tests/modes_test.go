@@ -42,6 +42,28 @@ func (s *scene) voters(list ...string) {
 	voters(s.t, s.c, list...)
 }
 
+// wellWith waits until every replica lives, and n of them vote.
+func (s *scene) wellWith(n int) {
+	s.t.Helper()
+	eventually(s.t, time.Minute, fmt.Sprintf("all replicas, %d of them voters", n), func() (bool, error) {
+		have := 0
+		for _, g := range groups(s.t, s.c) {
+			if g.Master == nil || !g.Master.Live || g.ActiveEpoch != g.Epoch {
+				return false, nil
+			}
+			for _, r := range g.Replicas {
+				if !r.Live {
+					return false, nil
+				}
+				if r.Voter {
+					have++
+				}
+			}
+		}
+		return have == n, nil
+	})
+}
+
 // epoch holds the newest epoch of the group against a number.
 func (s *scene) epoch(want uint32) {
 	s.t.Helper()
@@ -60,12 +82,21 @@ func TestModesGuarantee(t *testing.T) {
 		minISR int
 		steps  func(*scene)
 	}{
-		{"2-3", 0, func(s *scene) { // two at once
+		{"2-3", 0, func(s *scene) { // two at once; one, and a second one later
 			s.kill("n2", "n3")
 			s.stops()
 			s.start("n2")
 			s.goesOn()
 			s.start("n3")
+			s.voters("n1", "n2", "n3")
+			s.kill("n2")
+			s.voters("n1", "n3")
+			s.goesOn()
+			s.kill("n3")
+			s.stops()
+			s.start("n3")
+			s.goesOn()
+			s.start("n2")
 		}},
 		{"2-3", 2, func(s *scene) { // a replica and the controller
 			s.kill("c1", "n1")
@@ -85,13 +116,41 @@ func TestModesGuarantee(t *testing.T) {
 			s.voters("n1", "n2", "n3")
 			s.goesOn()
 		}},
-		{"1-2", 0, func(s *scene) { // the learner, then the voter
+		{"3-3", 0, func(s *scene) { // the controller; two at once
+			s.kill("c1")
+			s.goesOn()
+			s.start("c1")
+			s.kill("n2", "n3")
+			s.stops()
+			s.start("n2")
+			s.voters("n1", "n2")
+			s.goesOn()
+			s.start("n3")
+		}},
+		{"3-3", 1, func(s *scene) { // one, and a second one later, and the last goes on
+			s.kill("n1")
+			s.voters("n2", "n3")
+			s.goesOn()
+			s.kill("n3")
+			s.voters("n2")
+			s.goesOn()
+			s.start("n1", "n3")
+			s.voters("n1", "n2", "n3")
+		}},
+		{"1-2", 0, func(s *scene) { // the learner, then the voter; the controller, and the voter with it
 			s.kill("n2")
 			s.goesOn()
 			s.start("n2")
 			s.kill("n1")
 			s.stops()
 			s.start("n1")
+			s.goesOn()
+			s.voters("n1")
+			s.kill("c1")
+			s.goesOn()
+			s.kill("n1")
+			s.stops()
+			s.start("n1", "c1")
 			s.goesOn()
 			s.voters("n1")
 		}},
@@ -112,10 +171,13 @@ func TestModesGuarantee(t *testing.T) {
 			s.start("n1")
 			s.voters("n1", "n2")
 		}},
-		{"1-1", 0, func(s *scene) {
+		{"1-1", 0, func(s *scene) { // the controller, and the voter with it; the voter
 			s.kill("c1")
 			s.goesOn()
-			s.start("c1")
+			s.kill("n1")
+			s.stops()
+			s.start("n1", "c1")
+			s.goesOn()
 			s.kill("n1")
 			s.stops()
 			s.start("n1")
@@ -139,6 +201,29 @@ func TestModesGuarantee(t *testing.T) {
 			s.goesOn()
 			s.start("n1", "n2")
 			s.goesOn()
+		}},
+		{"2-4", 0, func(s *scene) { // the controller, and a voter with it; two at once
+			s.kill("c1")
+			s.goesOn()
+			s.kill("n1")
+			s.goesOn()
+			s.start("n1", "c1")
+			s.wellWith(3) // n4 may have taken the place of n1
+			s.kill("n2", "n3")
+			s.stops()
+			s.start("n2")
+			s.goesOn()
+			s.start("n3")
+		}},
+		{"3-5", 0, func(s *scene) { // one, and a second one later
+			s.kill("n1")
+			s.voters("n2", "n3", "n4", "n5")
+			s.goesOn()
+			s.kill("n2")
+			s.voters("n3", "n4", "n5")
+			s.goesOn()
+			s.start("n1", "n2")
+			s.voters("n1", "n2", "n3", "n4", "n5")
 		}},
 		{"3-5", 0, func(s *scene) { // two at once, and the controller
 			s.kill("c1", "n1", "n2")
