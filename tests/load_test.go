@@ -26,7 +26,7 @@ import (
 // load sends numbered messages with the official Go client and remembers which were answered OK.
 type load struct {
 	topic   string
-	pause   time.Duration
+	pace    time.Duration
 	deliver func(body string) (why string) // "" when it was answered OK
 	release func()                         // of the client, once
 	stop    context.CancelFunc
@@ -62,14 +62,18 @@ func newGoProducer(t *testing.T, c *cluster.Cluster) rocketmq.Producer {
 
 var instances atomic.Int64 // clients of one instance name share a connection table, which the tests must not
 
-// startLoad creates the topic and begins to send, each sender as fast as it gets answers.
+// pace is how often a sender sends: enough that sends are under way at any fault. Senders as fast as their answers would only keep
+// both cores of a small machine busy, until members seem dead to each other that are only late.
+const pace = 10 * time.Millisecond
+
+// startLoad creates the topic and begins to send, each sender one message after the other.
 func startLoad(t *testing.T, c *cluster.Cluster, topic string, senders int) *load {
 	t.Helper()
-	return startPacedLoad(t, c, topic, senders, 0)
+	return startPacedLoad(t, c, topic, senders, pace)
 }
 
-// startPacedLoad is startLoad with a pause after each send.
-func startPacedLoad(t *testing.T, c *cluster.Cluster, topic string, senders int, pause time.Duration) *load {
+// startPacedLoad is startLoad at another pace.
+func startPacedLoad(t *testing.T, c *cluster.Cluster, topic string, senders int, pace time.Duration) *load {
 	t.Helper()
 	createTopic(t, c, topic)
 	p := newGoProducer(t, c)
@@ -80,7 +84,7 @@ func startPacedLoad(t *testing.T, c *cluster.Cluster, topic string, senders int,
 		}
 		return ""
 	}
-	return runLoad(t, topic, senders, pause, deliver, func() { p.Shutdown() })
+	return runLoad(t, topic, senders, pace, deliver, func() { p.Shutdown() })
 }
 
 // startOwnLoad is startLoad with our own client, which asks for the route when it is refused: a stock client reads it every 30 s.
@@ -100,7 +104,7 @@ func startOwnLoad(t *testing.T, c *cluster.Cluster, topic string, senders int) *
 		}
 		return ""
 	}
-	return runLoad(t, topic, senders, 0, deliver, cl.Close)
+	return runLoad(t, topic, senders, pace, deliver, cl.Close)
 }
 
 func createTopic(t *testing.T, c *cluster.Cluster, topic string) {
@@ -110,10 +114,10 @@ func createTopic(t *testing.T, c *cluster.Cluster, topic string) {
 	}
 }
 
-func runLoad(t *testing.T, topic string, senders int, pause time.Duration, deliver func(string) string, release func()) *load {
+func runLoad(t *testing.T, topic string, senders int, pace time.Duration, deliver func(string) string, release func()) *load {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	l := &load{topic: topic, pause: pause, deliver: deliver, release: sync.OnceFunc(release), stop: stop, acked: make(map[string]bool), why: make(map[string]int)}
+	l := &load{topic: topic, pace: pace, deliver: deliver, release: sync.OnceFunc(release), stop: stop, acked: make(map[string]bool), why: make(map[string]int)}
 	// Of concurrent first sends to a topic the stock client lets all but one fail, until its first route is there.
 	eventually(t, 20*time.Second, "a first send", func() (bool, error) { return l.deliver("first:0") == "", nil })
 	l.last.Store(time.Now().UnixMilli())
@@ -130,7 +134,7 @@ func (l *load) send(ctx context.Context, sender int) {
 	for i := 0; ctx.Err() == nil; i++ {
 		select {
 		case <-timer.C:
-			timer.Reset(l.pause)
+			timer.Reset(l.pace)
 		case <-ctx.Done():
 			return
 		}

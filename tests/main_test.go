@@ -3,8 +3,11 @@ package tests
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +20,17 @@ import (
 
 func TestMain(m *testing.M) {
 	rlog.SetLogLevel("fatal") // the official client tells its whole life otherwise
+	flag.Parse()
+	// These tests wait for most of their time, for members that are silent and for clients that look again now and then.
+	together := strconv.Itoa(runtime.GOMAXPROCS(0) + 1)
+	flag.Visit(func(f *flag.Flag) {
+		if f.Name == "test.parallel" {
+			together = f.Value.String()
+		}
+	})
+	if err := flag.Set("test.parallel", together); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	cluster.RemoveBinary()
 	os.Exit(code)
