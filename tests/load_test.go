@@ -31,6 +31,7 @@ type load struct {
 	release func()                         // of the client, once
 	stop    context.CancelFunc
 	senders sync.WaitGroup
+	size    int // how many senders
 
 	ok     atomic.Int64
 	failed atomic.Int64
@@ -117,7 +118,7 @@ func createTopic(t *testing.T, c *cluster.Cluster, topic string) {
 func runLoad(t *testing.T, topic string, senders int, pace time.Duration, deliver func(string) string, release func()) *load {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	l := &load{topic: topic, pace: pace, deliver: deliver, release: sync.OnceFunc(release), stop: stop, acked: make(map[string]bool), why: make(map[string]int)}
+	l := &load{topic: topic, size: senders, pace: pace, deliver: deliver, release: sync.OnceFunc(release), stop: stop, acked: make(map[string]bool), why: make(map[string]int)}
 	// Of concurrent first sends to a topic the stock client lets all but one fail, until its first route is there.
 	eventually(t, 20*time.Second, "a first send", func() (bool, error) { return l.deliver("first:0") == "", nil })
 	l.last.Store(time.Now().UnixMilli())
@@ -184,7 +185,7 @@ func (l *load) awaitStop(t *testing.T, limit time.Duration) {
 	t.Helper()
 	eventually(t, limit, "sends stop", func() (bool, error) {
 		ok, failed := l.ok.Load(), l.failed.Load()
-		eventually(t, 30*time.Second, "sends are refused", func() (bool, error) { return l.failed.Load() > failed+senders, nil })
+		eventually(t, 30*time.Second, "sends are refused", func() (bool, error) { return l.failed.Load() > failed+int64(l.size), nil })
 		return l.ok.Load() == ok, nil
 	})
 }
