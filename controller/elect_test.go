@@ -2,6 +2,7 @@ package controller
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -112,4 +113,56 @@ func TestLeavingReplicas(t *testing.T) {
 	st.well(1)
 	leaves(2)
 	st.want(decision{})
+}
+
+// An epoch in which a master goes on is issued when its node speaks, whose answer then has the record and the order to campaign. One
+// that another replica is to lead waits for nobody.
+func TestEpochWaitsForItsMaster(t *testing.T) {
+	t.Parallel()
+	s, g := readyState(t, 2, 3, 1)
+	becomeMaster(t, s, g, 1)
+	now := time.Unix(1_000, 0)
+	l := NewLeader(time.Second)
+	l.Begin(now, 1)
+	hear := func(id ids.ReplicaID, sequence uint64, rep *pb.ReplicaReport) {
+		node := g.replica(id).Node
+		rep.GroupId, rep.ReplicaId, rep.Epoch, rep.Term = g.ID[:], uint64(id), uint32(g.Epoch), uint64(g.Master.Term)
+		rep.LastIndex, rep.LastTerm = uint64(100+id), uint64(g.Master.Term)
+		l.hear(now, node, s.nodes[node].Session, sequence, OwnLevels(), []*pb.ReplicaReport{rep})
+	}
+	issued := func(node ids.NodeID) *issueEpochCommand {
+		t.Helper()
+		for _, p := range l.Decide(now, s, node) {
+			must(t, s.Apply(p.Command))
+			p.Done(now, nil)
+			return p.Command.(*issueEpochCommand)
+		}
+		return nil
+	}
+	campaigns := func(node ids.NodeID) bool {
+		w := l.Wanted(now, s, node)[0]
+		return w.GetCampaign() && w.GetEpochRecord() != nil
+	}
+	hear(1, 1, &pb.ReplicaReport{Role: pb.Role_ROLE_MASTER, Members: []*pb.MemberReport{{ReplicaId: 2, CaughtUpMillis: 500}, {ReplicaId: 3, StalledMillis: 2000}}})
+	hear(2, 1, &pb.ReplicaReport{Role: pb.Role_ROLE_FOLLOWER})
+	if c := issued("n2"); c != nil {
+		t.Fatalf("issued when a slave's node spoke: %+v", c)
+	}
+	if c := issued("n1"); c == nil || len(c.Voters) != 2 {
+		t.Fatalf("issued when the master's node spoke: %+v", c)
+	}
+	if issued("n2") != nil || campaigns("n2") || !campaigns("n1") {
+		t.Error("it is not the master alone that is told of its epoch, and to campaign")
+	}
+
+	becomeMaster(t, s, g, 1)
+	hear(1, 2, &pb.ReplicaReport{Role: pb.Role_ROLE_MASTER, Members: []*pb.MemberReport{{ReplicaId: 2, CaughtUpMillis: 500}}})
+	now = now.Add(2 * time.Second)
+	hear(2, 2, &pb.ReplicaReport{Role: pb.Role_ROLE_FOLLOWER, MasterSilentMillis: 2000})
+	if c := issued("n2"); c == nil || !slices.Equal(c.Voters, voterSet{2}) {
+		t.Fatalf("issued when the master is dead: %+v", c)
+	}
+	if !campaigns("n2") {
+		t.Error("the one that lives is not told to campaign")
+	}
 }

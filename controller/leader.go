@@ -72,8 +72,9 @@ func (l *Leader) Hear(now time.Time, st *State, req *pb.HeartbeatRequest) (*Prop
 	return &Proposal{Command: cmd, done: func(time.Time, error) { l.endReport(node, session) }}, nil
 }
 
-// Decide works towards what each group with a replica on the node should have. The node that spoke may be the one that has to know
-// it first.
+// Decide works towards what each group with a replica on the node should have. An epoch in which a master is to go on is issued only
+// when its node speaks: it has the record with the answer then, and the group stands still for no longer than its election. Issued at
+// the word of another node it could reach the others first, and leave the master waiting for its next heartbeat.
 func (l *Leader) Decide(now time.Time, st *State, node ids.NodeID) (list []*Proposal) {
 	l.deciding.Lock()
 	defer l.deciding.Unlock()
@@ -88,6 +89,9 @@ func (l *Leader) Decide(now time.Time, st *State, node ids.NodeID) (list []*Prop
 		}
 		v.near = st.near(g)
 		d := g.decide(v)
+		if m := g.replica(d.campaign); d.voters != nil && m != nil && m.Node != node && v.replicas[m.ID].master {
+			d = decision{}
+		}
 		id, next := ids.GroupID(g.ID), g.Epoch+1
 		l.begin(id, d)
 		if d.handOver != 0 {
