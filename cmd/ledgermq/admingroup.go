@@ -108,6 +108,9 @@ func (t *tool) adminAddReplica() *cli.Command {
 				}
 			}
 			req.Answers, req.Members = g.GetAnswers(), g.GetMembers()+1
+			if controller.CheckMode(int(req.Answers), int(req.Members)) != nil {
+				return fmt.Errorf("group %s has %d replicas, the most there can be: take one out first, with `admin group remove-replica`", g.GetName(), g.GetMembers())
+			}
 			return nil
 		}),
 	}
@@ -277,9 +280,16 @@ func watchOf(g groupView, now string) watchView {
 
 // text is one line: first how it stands, then who, then what is new since the line before, which is nil for the first one.
 func (v watchView) text(before *watchView) string {
-	how := v.State
+	how, last := v.State, ""
+	if before != nil {
+		last = before.Master
+	}
+	if v.Master != "" && !slices.Contains(v.Voters, v.Master) { // it led in an epoch that is over, and was not heard to stop yet
+		v.State, v.Master, last = noMaster, "", v.Master
+	}
+	dead := !slices.ContainsFunc(v.Voters, func(n string) bool { return !slices.Contains(v.Down, n) })
 	switch n := len(v.Voters); {
-	case v.Stuck != "":
+	case v.Stuck != "", v.State == noMaster && dead:
 		how = "NO MASTER"
 	case v.State == noMaster:
 		how = "electing"
@@ -290,8 +300,8 @@ func (v watchView) text(before *watchView) string {
 	switch {
 	case v.Master != "":
 		who = append(who, fmt.Sprintf("master %s in term %s", v.Master, v.Term))
-	case v.State == noMaster && before != nil && before.Master != "":
-		who = append(who, "no master, last "+before.Master)
+	case v.State == noMaster && last != "":
+		who = append(who, "no master, last "+last)
 	default:
 		who = append(who, "no master")
 	}

@@ -109,6 +109,12 @@ func TestWatchLines(t *testing.T) {
 	g.Master = &pb.Master{ReplicaId: 3, NodeId: "n3", Term: uint64(ids.MakeTerm(5, 1)), Live: true}
 	g.Changes = append(g.Changes, &pb.Change{Epoch: 5, Voters: []uint64{3}, Reason: "replica 2 on node n2 is silent"})
 	says(g, "T g1 ONE COPY: master n3 in term 5.1, voters n3 of 3, learners n1 n2, down n1 n2, mode 2-3, min ISR 1, epoch 5; epoch 5 because replica 2 on node n2 is silent")
+	g.Master.Live, g.Replicas[2].Live = false, false // nobody is there to say what it waits for
+	says(g, "T g1 NO MASTER: no master, last n3, voters n3 of 3, learners n1 n2, down n1 n2 n3, mode 2-3, min ISR 1, epoch 5")
+	// A master that is dead and was heard a moment ago does not lead in an epoch without it.
+	g.Master.Live, g.Replicas[1].Live, g.Replicas[2].Live = true, true, true
+	g.Epoch, g.Replicas[1].Voter, g.Replicas[2].Voter = 6, true, false
+	says(g, "T g1 electing: no master, last n3, voters n2 of 3, learners n1 n3, down n1, mode 2-3, min ISR 1, epoch 6; epoch 6 because replica 2 on node n2 is silent")
 }
 
 // TestJSONOutputs compares every --json output, and cluster.json, with the golden file that docs/cli.md shows.
