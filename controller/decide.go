@@ -259,7 +259,7 @@ func (g *groupEntry) replaceVoter(v *groupView, current voterSet, id, master ids
 // decideFailover: the newest epoch is active, and nobody is known to lead in it.
 func (g *groupEntry) decideFailover(v *groupView) decision {
 	current := g.voters()
-	if first := g.staysOn(g.preferredNode()); g.Master.Replica == 0 && first != nil && v.replicas[first.ID].silent < v.silence {
+	if first := g.staysOn(g.preferredNode()); g.Master.Replica == 0 && first != nil && v.replicas[first.ID].silent < v.silence && !g.misses(v, current) {
 		// The group has never had a master: the first of `on` that may vote leads first.
 		if v.mayVote(first.ID) {
 			return decision{campaign: first.ID}
@@ -300,6 +300,13 @@ func (g *groupEntry) decideFailover(v *groupView) decision {
 		}
 	}
 	return decision{stuck: g.waits(v, current)}
+}
+
+// misses tells whether a voter is lost, or was silent for so long that nobody should wait for it.
+func (g *groupEntry) misses(v *groupView, set voterSet) bool {
+	return slices.ContainsFunc(set, func(id ids.ReplicaID) bool {
+		return g.replica(id).Lost != "" || !v.live(id) && !v.replicas[id].early
+	})
 }
 
 // bestLearner returns the learner that has the longest log, 0 when there is none, and whether it is near the end of the voters'

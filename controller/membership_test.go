@@ -340,6 +340,36 @@ func TestDecideTwoOfTwo(t *testing.T) {
 	st.want(decision{voters: voterSet{2}, campaign: 2, left: 1})
 }
 
+// TestDecideBeforeTheFirstMaster: the first voter is named while the others are there, or may still come; one that is lost, or does not
+// come, is not waited for.
+func TestDecideBeforeTheFirstMaster(t *testing.T) {
+	t.Parallel()
+	s, g := readyState(t, 2, 2, 1)
+	st := &story{t: t, s: s, g: g}
+	st.well(0)
+	st.want(decision{campaign: 1})
+	early := st.v.replicas[2]
+	st.v.replicas[2] = replicaView{early: true}
+	st.want(decision{campaign: 1})
+
+	st.v.replicas[2] = early
+	st.dead(2)
+	st.want(decision{voters: voterSet{1}, campaign: 1, left: 2})
+	st.well(0)
+	g.replica(2).Lost = "wiped"
+	lost := st.v.replicas[2]
+	lost.able = false
+	st.v.replicas[2] = lost
+	st.want(decision{voters: voterSet{1}, campaign: 1, left: 2})
+	st.well(0)
+	g.replica(2).Lost = ""
+	g.replica(1).Lost = "wiped" // the preferred one
+	lost = st.v.replicas[1]
+	lost.able = false
+	st.v.replicas[1] = lost
+	st.want(decision{voters: voterSet{2}, campaign: 2, left: 1})
+}
+
 func TestDecideMinISRTwo(t *testing.T) {
 	t.Parallel()
 	st := tell(t, 2, 2, 2)
