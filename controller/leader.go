@@ -175,8 +175,8 @@ func NewRegistration(node ids.NodeID, checkCode, session ids.UUID) Command {
 }
 
 // NewGroup returns the command that makes a group of mode answers-members on nodes, the first of them preferred.
-func NewGroup(id ids.GroupID, name string, answers, members, minISR int, segmentSize int64, nodes []ids.NodeID) Command {
-	return &createGroupCommand{ID: hexID(id), Name: name, Answers: answers, Members: members, Nodes: nodes, MinISR: minISR, SegmentSize: segmentSize}
+func NewGroup(id ids.GroupID, name string, answers, members, minISR int, segmentSize int64, async bool, nodes []ids.NodeID) Command {
+	return &createGroupCommand{ID: hexID(id), Name: name, Answers: answers, Members: members, Nodes: nodes, MinISR: minISR, SegmentSize: segmentSize, Async: async}
 }
 
 // NewEpoch returns the command that makes voters, sorted by id, those of the epoch after epoch.

@@ -132,8 +132,19 @@ func (a *agent) request() *pb.HeartbeatRequest {
 	req := &pb.HeartbeatRequest{NodeId: string(h.Name), CheckCode: bytesOf(h.checkCode()), Session: bytesOf(a.session), Sequence: a.sequence,
 		Levels: controller.OwnLevels().Wire()}
 	for _, n := range h.Nodes {
-		if n.Up {
+		switch {
+		case n.Up:
 			req.Replicas = append(req.Replicas, n.report())
+		case n.missing:
+			req.Replicas = append(req.Replicas, &pb.ReplicaReport{GroupId: bytesOf(ids.UUID(n.w.Group)), ReplicaId: uint64(n.ID),
+				Role: pb.Role_ROLE_PARKED, Parked: "its folder is missing", Missing: true})
+		case n.lost != "" || n.damage != nil:
+			rep := &pb.ReplicaReport{GroupId: bytesOf(ids.UUID(n.w.Group)), ReplicaId: uint64(n.ID), Incarnation: bytesOf(ids.UUID(n.Incarnation)),
+				Role: pb.Role_ROLE_PARKED, Parked: n.lost, IdentityLost: n.lost != ""}
+			if n.damage != nil {
+				rep.Parked = n.damage.Error()
+			}
+			req.Replicas = append(req.Replicas, rep)
 		}
 	}
 	return req
@@ -165,27 +176,38 @@ func (a *agent) obey(w *pb.WantedReplica) {
 		return
 	}
 	n := a.h.Nodes[k]
-	if !n.Up {
-		return
-	}
-	if w.Retired && !s.gaveUp {
-		s.Tracef("r%d is removed: %s", n.ID, w.Lost)
-		n.Kill()
-		n.gone = true
-		a.h.Nodes = slices.Delete(a.h.Nodes, k, k+1)
-		return
-	}
 	if s.gaveUp && (w.Lost != "" || ids.ReplicaID(w.ReplicaId) != n.ID) { // or another one follows it
-		s.Tracef("r%d is given up: %s", n.ID, w.Lost)
-		n.Kill()
+		if n.Up {
+			s.Tracef("r%d is given up: %s", n.ID, w.Lost)
+			n.Kill()
+		}
 		return
 	}
-	if w.Lost != "" {
-		s.fail("the controllers give replica %d up: %s", n.ID, w.Lost)
+	if w.Retired {
+		s.Tracef("r%d is removed: %s", n.ID, w.Lost)
+		s.retire(n)
+		return
+	}
+	switch id := ids.ReplicaID(w.ReplicaId); {
+	case id > n.ID && len(w.Incarnation) == 0:
+		s.follow(n, id)
+		return
+	case id != n.ID:
+		s.Tracef("r%d is told what r%d is to be", n.ID, id)
+		return // of a controller that knows an older state
+	case n.missing && len(w.Incarnation) == 0:
+		s.remake(n) // nobody knows yet what was there
+		return
+	case n.lost != "" || n.missing:
+		return
+	case w.Lost != "":
+		s.lose(n, w.Lost)
+		return
+	case !n.Up:
 		return
 	}
 	if own := n.Log.Meta().Starts; own < w.Starts {
-		s.fail("replica %d counts %d starts, the controllers saw %d", n.ID, own, w.Starts)
+		s.lose(n, "it is a restored backup")
 		return
 	}
 	st := n.Status()

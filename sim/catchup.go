@@ -1,6 +1,9 @@
 package sim
 
-import "errors"
+import (
+	"errors"
+	"syscall"
+)
 
 // cutFront lets n give up the front of its log, whoever lacks it: the others must catch up with what is left.
 func (s *schedule) cutFront(n *Node) {
@@ -27,15 +30,19 @@ func (s *schedule) catchUp(n *Node) {
 			return
 		}
 		if !s.calm && s.chance(0.3) {
-			n.powerAfter = 1 + s.r.IntN(20)
+			s.armPower(n.Host, 20)
 		}
-		done, err := n.Install(n.w.Node(n.Offer.From))
+		from := n.w.Node(n.Offer.From)
+		if from.gone || from.lost != "" || from.missing {
+			return
+		}
+		done, err := n.Install(from)
 		switch {
 		case n.powerAfter < 0:
 			s.powerCut(n.Host)
-		case err != nil && !errors.Is(err, errDisk):
+		case err != nil && !errors.Is(err, errDisk) && !errors.Is(err, syscall.ENOSPC):
 			s.fail("replica %d: %v", n.ID, err)
-		case done: // also when a sync failed: the start finds the old log, or the new one
+		case done: // also when a sync failed, or there was no room: the start finds the old log, or the new one
 			s.installs++
 			s.openReplica(n)
 		}

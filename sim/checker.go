@@ -27,12 +27,13 @@ func (v *Verdict) fail(format string, args ...any) {
 //
 //  1. one value per index: all replicas apply the same frame at the same place;
 //  2. one master per term, which votes in its epoch;
-//  3. an acknowledged entry is durable on K voters of the master's epoch, in the same term;
-//  4. a vote, an acknowledgement and the first word in an epoch leave only when what they depend on is durable;
+//  3. an acknowledged entry is on K voters of the master's epoch, durable as the group's flush mode says, in the same term;
+//  4. a vote, an acknowledgement and the first word in an epoch leave only when what they depend on is durable, and from a replica
+//     that has all it ever acknowledged and voted; one that is lost, or damaged and not repaired, says nothing;
 //  5. an operation told "not stored" is applied nowhere, and each operation is told one outcome;
 //  6. a confirmed read index is not below anything that was acknowledged before the question, and is applied where it was asked for;
 //  7. the invariants of Replica.Check hold after each turn;
-//  8. no replica parks but for the disk errors that were injected, and every log opens again after a crash;
+//  8. no replica parks, is damaged or loses its identity but for the faults that were injected, and every log opens again after a crash;
 //  9. an epoch is issued and noted as active by the rules, which are written here once more (rules.go), and what is decided for one
 //     group leaves the others as they are;
 //  10. the times in a log never go back, whatever the clocks do;
@@ -96,6 +97,10 @@ func (c *Checker) master(n *Node, term ids.Term) {
 // leaves demands that what a message depends on is durable at its sender.
 func (c *Checker) leaves(n *Node, o raftlog.Outgoing) {
 	m := o.Envelope.Msg
+	if n.lost != "" || n.missing || n.damage != nil {
+		c.fail("replica %d sends %s, and is lost or damaged", n.ID, m.GetType())
+		return
+	}
 	owner, err := raftlog.DecodeOwner(n.Log.Meta().Owner)
 	if err != nil {
 		c.fail("replica %d: %w", n.ID, err)
@@ -109,12 +114,29 @@ func (c *Checker) leaves(n *Node, o raftlog.Outgoing) {
 	case epoch < o.Envelope.Epoch:
 		c.fail("replica %d speaks in epoch %d, its disk knows %d", n.ID, o.Envelope.Epoch, epoch)
 	case m.GetReject():
+	case epoch > ids.Term(m.GetTerm()).Epoch() && (m.GetType() == raftpb.MsgAppResp || m.GetType() == raftpb.MsgVoteResp):
+		c.fail("replica %d sends %s in term %s, its disk knows epoch %d", n.ID, m.GetType(), ids.Term(m.GetTerm()), epoch)
 	case m.GetType() == raftpb.MsgVoteResp && (uint64(owner.Term) != m.GetTerm() || uint64(owner.Vote) != m.GetTo()) && uint64(owner.Term) <= m.GetTerm():
 		c.fail("replica %d votes for %d in term %s, its disk knows a vote for %d in term %s", n.ID, m.GetTo(), ids.Term(m.GetTerm()), owner.Vote, owner.Term)
-	case m.GetType() == raftpb.MsgAppResp:
-		if synced, _ := n.Log.Synced(); uint64(synced) < m.GetIndex() {
-			c.fail("replica %d acknowledges entry %d to %d, its disk has %d", n.ID, m.GetIndex(), m.GetTo(), synced)
+	case m.GetType() == raftpb.MsgVoteResp:
+		c.promises(n, m)
+		if to, voted := n.votes[ids.Term(m.GetTerm())]; voted && uint64(to) != m.GetTo() {
+			c.fail("replica %d votes for %d in term %s, it has voted for %d", n.ID, m.GetTo(), ids.Term(m.GetTerm()), to)
 		}
+		n.votes[ids.Term(m.GetTerm())] = ids.ReplicaID(m.GetTo())
+	case m.GetType() == raftpb.MsgAppResp:
+		if has := n.mayAck(); uint64(has) < m.GetIndex() {
+			c.fail("replica %d acknowledges entry %d to %d, its disk has %d", n.ID, m.GetIndex(), m.GetTo(), has)
+		}
+		c.promises(n, m)
+		n.promised = max(n.promised, ids.Index(m.GetIndex()))
+	}
+}
+
+// promises demands that who votes or acknowledges has all that it acknowledged before, under this id.
+func (c *Checker) promises(n *Node, m *raftpb.Message) {
+	if tail := n.Log.Tail().Index; tail < n.promised {
+		c.fail("replica %d sends %s in term %s with a log up to entry %d, it has acknowledged entry %d", n.ID, m.GetType(), ids.Term(m.GetTerm()), tail, n.promised)
 	}
 }
 
@@ -150,14 +172,14 @@ func (c *Checker) acked(n *Node, upTo ids.Index) {
 		v := n.w.Node(m.ID)
 		synced := v.synced
 		if v.Log != nil {
-			synced, _ = v.Log.Synced()
+			synced = v.mayAck()
 		}
 		if synced >= upTo {
 			have++
 		}
 	}
-	if have < rec.K() {
-		c.fail("replica %d acknowledges entry %d, which is durable on %d of %d voters; K is %d", n.ID, upTo, have, len(rec.Voters), rec.K())
+	if k := min(int(rec.A), len(rec.Voters)); have < k {
+		c.fail("replica %d acknowledges entry %d, which is on %d of %d voters; it must be on %d", n.ID, upTo, have, len(rec.Voters), k)
 	}
 }
 
@@ -178,7 +200,7 @@ func (c *Checker) settled(n *Node, op *Op) {
 
 // turn looks at a replica after each of its turns.
 func (c *Checker) turn(n *Node) {
-	if p := n.Replica.Parked(); p != nil && !c.mayPark[n.ID] {
+	if p := n.Replica.Parked(); p != nil && !c.mayPark[n.ID] && !n.harmed {
 		c.fail("replica %d parks: %v", n.ID, p)
 	}
 	if err := n.Replica.Check(); err != nil {

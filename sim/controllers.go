@@ -87,7 +87,7 @@ func (c *controllers) create(w *World) {
 	for _, n := range w.Nodes {
 		nodes = append(nodes, n.Name)
 	}
-	c.must(c.apply(controller.NewGroup(w.Group, w.name, w.mode.A, w.mode.M, w.mode.MinISR, SegmentSize, nodes)))
+	c.must(c.apply(controller.NewGroup(w.Group, w.name, w.mode.A, w.mode.M, w.mode.MinISR, SegmentSize, w.mode.Async, nodes)))
 }
 
 func (c *controllers) must(err error) {

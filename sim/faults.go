@@ -16,7 +16,7 @@ func (s *schedule) fault() {
 	s.after(s.p.Fault, s.fault)
 	h := s.anyHost()
 	if s.chance(s.p.Crash) && h.running {
-		if s.chance(0.5) {
+		if s.chance(0.5) && s.mayCut(h) {
 			s.powerCut(h)
 		} else {
 			s.kill(h)
@@ -28,8 +28,15 @@ func (s *schedule) fault() {
 	if s.chance(s.p.Partition) {
 		s.partition()
 	}
-	if s.chance(s.p.FailSync) && h.running {
+	if s.chance(s.p.FailSync) && h.running && s.mayCut(h) {
+		h.lostSync = s.chance(0.5)
 		h.FailSync()
+	}
+	if s.chance(s.p.Full) && h.running && !h.full {
+		s.fill(h)
+	}
+	if s.chance(s.p.Wipe) {
+		s.wipe(h)
 	}
 	if s.chance(s.p.Reset) && h.running {
 		s.disconnect(h)
@@ -77,13 +84,16 @@ func (s *schedule) faultAt(n *Node) {
 	if s.chance(s.p.Checkpoint) && n.Up {
 		s.checkpoint(n)
 	}
+	if s.chance(s.p.Flip) && n.Up && n.failed == nil {
+		s.flip(n)
+	}
 	if s.chance(0.3) && n.Up {
 		s.fillAhead(n)
 	}
 	if s.chance(s.p.Transfer) && n.Up {
 		s.transfer(n)
 	}
-	if s.chance(s.p.Cut) && n.Up && n.failed == nil {
+	if s.chance(s.p.Cut) && n.Up && n.failed == nil && !n.w.repairs() {
 		s.cutFront(n)
 	}
 	s.settleDisk(n)

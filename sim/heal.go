@@ -29,7 +29,10 @@ func (s *schedule) heal() {
 		s.c.elect()
 	}
 	for _, h := range s.Hosts {
-		h.powerAfter, h.failSync, h.silent, h.paused = 0, false, false, 0
+		h.powerAfter, h.failSync, h.full, h.silent, h.paused = 0, false, false, false, 0
+		for _, n := range slices.Clone(h.Nodes) {
+			s.inspect(n)
+		}
 		// A failure that the replica has not heard of yet parks it too, with its next write.
 		if h.running && slices.ContainsFunc(h.Nodes, func(n *Node) bool {
 			return n.Up && (n.Replica.Parked() != nil || n.failed != nil || n.Log.Poisoned() != nil)
@@ -125,6 +128,11 @@ func (s *schedule) illOf(w *World) string {
 	if id := w.lagging(); id != 0 {
 		return fmt.Sprintf("replica %d lags", id)
 	}
+	for _, n := range w.Nodes {
+		if n.rotten && !n.gone {
+			return fmt.Sprintf("a bit of the log of replica %d has flipped", n.ID)
+		}
+	}
 	for _, op := range w.ops[w.begun:] {
 		if op.State == Acked && op.Term.Epoch() == rec.Epoch {
 			return ""
@@ -181,6 +189,8 @@ func (s *schedule) statusOf(w *World) string {
 		if n.Up {
 			st := n.Status()
 			state = append(state, fmt.Sprintf("r%d %s term %s epoch %d applied %d commit %d last %d parked %q", n.ID, st.Role, st.Term, st.Epoch, st.Applied, st.Commit, st.Last, st.Parked))
+		} else if !n.gone {
+			state = append(state, fmt.Sprintf("r%d is not open, lost %q missing %t damage %v", n.ID, n.lost, n.missing, n.damage))
 		}
 	}
 	return strings.Join(state, "; ")

@@ -16,13 +16,23 @@ import (
 func TestMutants(t *testing.T) {
 	for _, m := range Mutants {
 		t.Run(string(m), func(t *testing.T) {
+			var told []string
+			for _, st := range Stories {
+				if Tell(st, 1, Options{Mutant: m, Recover: true}).Err != nil {
+					told = append(told, st.Name)
+				}
+			}
+			if told != nil {
+				t.Logf("stories: %s", strings.Join(told, ", "))
+				return
+			}
 			for seed := uint64(1); seed <= 20; seed++ {
 				if res := Run(seed, Options{Mutant: m}); res.Err != nil {
 					t.Logf("seed %d: %v", seed, res.Err)
 					return
 				}
 			}
-			t.Error("not noticed in 20 seeds")
+			t.Error("not noticed by a story, nor in 20 seeds")
 		})
 	}
 }
@@ -68,6 +78,51 @@ var ruleMutants = []ruleMutant{
 		"\t\tg := st.groups[name]\n\t\tif !slices.ContainsFunc(", "\t\tg := st.groups[name]\n\t\tif len(list) > 0 || name != sortedKeys(st.groups)[0] || !slices.ContainsFunc("},
 	{"a read asks no quorum", "raftlog/replica.go",
 		"ReadOnlyOption: raft.ReadOnlySafe,", "ReadOnlyOption: raft.ReadOnlyLeaseBased,"},
+	{"power that goes under asynchronous flush costs no identity", "commitlog/recover.go",
+		"if o.Async && !o.ReadOnly && !m.CleanStop && r.reboot {", "if false && r.reboot {"},
+	{"a sync that fails behind an acknowledgement costs no identity", "raftlog/replica.go",
+		"if r.parked.Lost || !r.log.Async() || !r.log.SyncFailed() {", "if r.parked.Lost || !r.log.Async() || true {"},
+	{"a log behind an acknowledgement is not marked as a batch", "commitlog/append.go",
+		"case writes > 1:", "case writes > 1 && !l.o.Async:"},
+	{"a start writes nothing again", "commitlog/recover.go",
+		"if err := r.rewrite(); err != nil {", "if err := error(nil); err != nil {"},
+	{"a start syncs nothing", "commitlog/recover.go",
+		"seg.fill.done = max(seg.fill.done, seg.end)\n\treturn l.sync()", "seg.fill.done = max(seg.fill.done, seg.end)\n\treturn nil"},
+	{"a log that ends below its durable bound is a whole one", "commitlog/recover.go",
+		"if l.tail.Index < m.BoundIndex || l.tail.Offset < m.BoundOffset && l.tail.Index > 0 {", "if false {"},
+	{"a bad frame is a torn tail, whatever follows", "commitlog/recover.go",
+		"off, found, err := r.later(beyond)\n\t\tif err != nil || !found {", "off, found, err := r.later(beyond)\n\t\tif err != nil || !found || off > 0 {"},
+	{"how far a log was synced ends with its process", "commitlog/log.go",
+		"return l.writeMeta(false, func(*metaRecord) {})", "return nil"},
+	{"a bad end is repaired with what is left", "commitlog/repair.go",
+		"case below:\n\t\treturn fail(true,", "case below && false:\n\t\treturn fail(true,"},
+	{"a repaired frame is not held against those that follow", "commitlog/repair.go",
+		"func (r *Repair) local() (Frame, scanEnd) {\n",
+		"func (r *Repair) local() (Frame, scanEnd) {\n\tif b, err := r.w.at(r.pos(), headerSize); r.loose && err == nil && len(b) == headerSize {\n\t\tr.t.Chain = Frame(b).PrevChain()\n\t}\n"},
+	{"what a truncation removes is not erased", "commitlog/truncate.go",
+		"for at := from; at < to; at += int64(len(zeros)) {", "for at := from; at < 0; at += int64(len(zeros)) {"},
+	{"a vote is in one slot of the meta file", "raftlog/job.go",
+		"w.log.SaveMeta(w.owner.Encode(), true)", "w.log.SaveMeta(w.owner.Encode(), false)"},
+	{"a meta file that is lost costs no identity", "commitlog/errors.go",
+		"return errors.Is(err, ErrMetaLost) || errors.As(err, &tail)", "return errors.As(err, &tail)"},
+	{"the end of a write that failed counts", "raftlog/ready.go",
+		"r.park(reason, err)\n\t}\n\tif r.parked != nil {", "_ = reason\n\t}\n\tif r.parked != nil {"},
+	{"an id without a folder is not lost", "controller/apply.go",
+		"case f.Missing:", "case f.Missing && false:"},
+	{"another incarnation of an id is not lost", "controller/apply.go",
+		"case !f.Incarnation.isZero() && f.Incarnation != r.Incarnation:", "case f.Lost && f.Missing:"},
+	{"another incarnation of an id takes part", "raftlog/replica.go",
+		"case self.Incarnation != r.cfg.Incarnation:", "case false:"},
+	{"the start counter is not kept", "controller/apply.go",
+		"if !f.Incarnation.isZero() && f.Starts > r.Starts {", "if false && f.Starts > r.Starts {"},
+	{"a lost replica is followed under its old id", "controller/renew.go",
+		"n := replicaEntry{ID: s.cluster.NextReplica, Slot", "n := replicaEntry{ID: r.ID, Slot"},
+	{"a lost replica becomes a voter again", "controller/membership.go",
+		"case r.Lost != \"\" && !current.has(id)", "case false && r.Lost != \"\" && !current.has(id)"},
+	{"a replica becomes a voter before it is made", "controller/membership.go",
+		"case r.Incarnation.isZero():", "case r.Incarnation.isZero() && r.Lost != \"\":"},
+	{"before the first master a lost voter is waited for", "controller/decide.go",
+		"&& !g.misses(v, current) {", "{"},
 	{"nobody is told to campaign", "controller/leader.go",
 		"return w.GetCampaign() && uint64(term) == w.GetCampaignTerm()", "return w.GetCampaign() && term == 0"},
 }

@@ -74,7 +74,7 @@ func (s *schedule) setMode(w *World, want controller.SetMode) error {
 			continue
 		}
 		for _, h := range s.Hosts {
-			if string(h.Name) != r.NodeId {
+			if string(h.Name) != r.NodeId || h.at(w) != nil { // that one is lost: see follow
 				continue
 			}
 			n, err := w.addNode(h, ids.ReplicaID(r.ReplicaId))

@@ -44,6 +44,9 @@ type Params struct {
 	Transfer   float64
 	Cut        float64
 	Operate    float64 // an operator changes the mode or the replicas of a group
+	Full       float64 // of a disk, for a while
+	Wipe       float64 // of a disk: the folder of a replica is gone
+	Flip       float64 // of a bit of a log
 
 	Inflight int            // frames in flight
 	Limits   raftlog.Limits // small, so that bounds are met
@@ -51,8 +54,11 @@ type Params struct {
 	OpEvery  int64
 }
 
-// mode is that of a group: A answers of M members, and the fewest voters.
-type mode struct{ A, M, MinISR int }
+// mode is that of a group: A answers of M members, the fewest voters, and whether replicas acknowledge before they sync.
+type mode struct {
+	A, M, MinISR int
+	Async        bool
+}
 
 func draw(seed uint64) Params {
 	r := rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15))
@@ -61,7 +67,7 @@ func draw(seed uint64) Params {
 	hosts := 0
 	for i := range groups {
 		m := [][2]int{{2, 2}, {2, 3}, {3, 3}, {2, 4}, {2, 2}, {2, 3}, {3, 3}, {2, 4}, {1, 2}}[r.IntN(9)]
-		groups[i] = mode{m[0], m[1], 1 + r.IntN(controller.Voters(m[0], m[1]))}
+		groups[i] = mode{A: m[0], M: m[1], MinISR: 1 + r.IntN(controller.Voters(m[0], m[1]))}
 		hosts = max(hosts, m[1])
 	}
 	kind := r.IntN(4) // two of four: the product alone, then an adversary alone, then both
@@ -85,6 +91,13 @@ func draw(seed uint64) Params {
 	p.Cut = pick(0, 0.05, 0.3)
 	p.Clock = pick(0, 0.01, 0.05)
 	p.Operate = pick(0, 0, 0.01, 0.03)
+	p.Full = pick(0, 0, 0.01)
+	if !p.Adversary { // it knows nothing of replicas that are lost, and would need them
+		p.Wipe, p.Flip = pick(0, 0.02, 0.05), pick(0, 0.02, 0.05)
+		for i := range groups {
+			groups[i].Async = r.IntN(4) == 0
+		}
+	}
 	return p
 }
 

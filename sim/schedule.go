@@ -19,6 +19,7 @@ type Result struct {
 	Trace                                                  uint64 // hash of the trace
 	Events, Ops, Acked, Unknown, NotStored, Reads, Masters int
 	Crashes, Epochs, Leaders, Stale, Cuts, Installs        int
+	Heirs, Flips, Repairs, Fulls                           int
 	Healed                                                 int64     // microseconds from the end of the faults to full health
 	Entries                                                ids.Index // of all groups
 	Virtual                                                int64     // microseconds
@@ -93,6 +94,11 @@ type schedule struct {
 	installs int                // replicas that began anew at the front of another one
 	handing  map[*handover]bool // hand-overs of the mastership that are under way
 	gaveUp   bool               // an unclean election gave replicas up
+	unsynced bool               // of a story: nothing is synced behind an acknowledgement
+	heirs    int                // replicas that follow lost ones
+	flips    int                // bits
+	repairs  int                // logs that were repaired from another replica
+	fulls    int                // disks that were full for a while
 }
 
 // way is one direction between two machines: from, to.
@@ -217,7 +223,7 @@ func (s *schedule) open(h *Host) {
 	h.running, h.failSync = true, false
 	h.life++
 	if !s.calm && s.chance(s.p.Crash) {
-		h.powerAfter = 1 + s.r.IntN(20) // the power goes while it recovers, or soon after
+		s.armPower(h, 20) // the power goes while it recovers, or soon after
 	}
 	for _, n := range h.Nodes {
 		if h.running && s.Err == nil {
@@ -228,7 +234,14 @@ func (s *schedule) open(h *Host) {
 
 // openReplica starts one replica of a machine.
 func (s *schedule) openReplica(n *Node) {
-	n.w.Check.mayPark[n.ID] = n.failSync
+	if n.Up || n.lost != "" || n.missing {
+		return
+	}
+	n.damage = nil
+	if n.w.mode.Async && !n.harmed { // a replica that came since the fault was due
+		n.powerAfter, n.failSync = 0, false
+	}
+	n.w.Check.mayPark[n.ID] = n.failSync || n.full
 	var rec *raftlog.EpochRecord
 	if len(n.w.records) > 0 {
 		if newest := n.w.newest(); newest.Epoch == 1 || s.p.Informs && s.chance(0.3) {
@@ -242,7 +255,7 @@ func (s *schedule) openReplica(n *Node) {
 		return
 	}
 	if err != nil {
-		s.fail("replica %d does not open: %v", n.ID, err)
+		s.closed(n, err)
 		return
 	}
 	s.settleDisk(n)
@@ -287,6 +300,7 @@ func (s *schedule) tick(n *Node) {
 	if n.Up && s.pausedFor(n.Host) == 0 {
 		n.Tick()
 		s.settleDisk(n)
+		s.inspect(n)
 	}
 }
 
@@ -330,7 +344,7 @@ func (s *schedule) write(n *Node) {
 		return
 	}
 	if !s.calm && s.chance(s.p.Crash/4) {
-		n.powerAfter = 1 + s.r.IntN(8)
+		s.armPower(n.Host, 8)
 	}
 	err := n.Write()
 	if n.powerAfter < 0 {
@@ -340,6 +354,8 @@ func (s *schedule) write(n *Node) {
 	if err != nil {
 		n.w.Check.mayPark[n.ID] = true
 		s.Tracef("r%d: %v", n.ID, err)
+	} else if n.w.mode.Async {
+		s.syncBehind(n)
 	}
 	life := n.Log
 	var told func()
@@ -406,7 +422,7 @@ func (s *schedule) client(w *World) {
 	s.after(s.between(every/2, every*3/2), func() { s.client(w) })
 	var masters []*Node
 	for _, n := range w.Nodes {
-		if n.Up && n.Machine.master && s.pausedFor(n.Host) == 0 {
+		if n.Up && n.Machine.master && s.pausedFor(n.Host) == 0 && !n.full { // a full disk takes no sends
 			masters = append(masters, n)
 		}
 	}
@@ -438,7 +454,7 @@ func (s *schedule) read(n *Node) {
 
 func (s *schedule) result() Result {
 	res := Result{Params: s.p, Trace: s.TraceHash(), Events: s.events, Crashes: s.crashes, Leaders: s.c.changes, Stale: s.c.stale, Healed: s.healed,
-		Virtual: s.Now, Err: s.Err, Rule: s.Rule, Cuts: s.cuts, Installs: s.installs}
+		Virtual: s.Now, Err: s.Err, Rule: s.Rule, Cuts: s.cuts, Installs: s.installs, Heirs: s.heirs, Flips: s.flips, Repairs: s.repairs, Fulls: s.fulls}
 	if res.Err == nil {
 		res.Err = s.Rule
 	}

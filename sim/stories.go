@@ -20,13 +20,17 @@ type Story struct {
 	Name         string
 	A, M, MinISR int
 	Decides      bool // the controllers decide; else the story does
+	Async        bool // replicas acknowledge before they sync
 	tell         func(*teller)
 }
 
 // Stories are all of them.
-var Stories = []Story{
+var Stories = slices.Concat(membershipStories, lossStories)
+
+// membershipStories are those of who votes, who leads, and what an operator changes.
+var membershipStories = []Story{
 	// A voter goes on alone and nobody hears of it. The other one must not be allowed to go on alone too.
-	{"alone after alone", 2, 2, 1, false, func(t *teller) {
+	{"alone after alone", 2, 2, 1, false, false, func(t *teller) {
 		t.lead(1)
 		t.silence(1)
 		t.part(1)
@@ -37,7 +41,7 @@ var Stories = []Story{
 		t.afterForbidden(2, 2)
 	}},
 	// One of two is replaced, and nobody hears of what the new pair commits. The other pair must not be allowed.
-	{"replaced and replaced again", 2, 4, 1, false, func(t *teller) {
+	{"replaced and replaced again", 2, 4, 1, false, false, func(t *teller) {
 		t.lead(1)
 		t.must(t.issue(1, 2))
 		t.give(1, 2)
@@ -52,7 +56,7 @@ var Stories = []Story{
 		t.afterForbidden(2, 2, 4)
 	}},
 	// A master of an older epoch says that it leads, after a newer one was issued: that activates nothing.
-	{"word of an old master", 2, 3, 1, false, func(t *teller) {
+	{"word of an old master", 2, 3, 1, false, false, func(t *teller) {
 		t.lead(2)
 		t.part(1)
 		t.write(2) // on 2 and 3
@@ -64,7 +68,7 @@ var Stories = []Story{
 		t.afterForbidden(1, 1)
 	}},
 	// A master that was elected and has committed nothing in its epoch has not activated it.
-	{"elected and nothing committed", 2, 3, 1, false, func(t *teller) {
+	{"elected and nothing committed", 2, 3, 1, false, false, func(t *teller) {
 		t.lead(1)
 		t.part(2)
 		t.write(1) // on 1 and 3
@@ -81,7 +85,7 @@ var Stories = []Story{
 		t.afterForbidden(2, 2)
 	}},
 	// A learner's copy is none: with a voter away, nothing is acknowledged.
-	{"a learner does not count", 2, 3, 1, false, func(t *teller) {
+	{"a learner does not count", 2, 3, 1, false, false, func(t *teller) {
 		t.lead(1)
 		t.must(t.issue(1, 2))
 		t.give(1, 2, 3)
@@ -91,7 +95,7 @@ var Stories = []Story{
 		t.tryWrite(1)
 	}},
 	// Nor is a learner's vote one, or its campaign.
-	{"a learner is not elected", 2, 3, 1, false, func(t *teller) {
+	{"a learner is not elected", 2, 3, 1, false, false, func(t *teller) {
 		t.lead(1)
 		t.must(t.issue(1, 2))
 		t.give(1, 2, 3)
@@ -102,7 +106,7 @@ var Stories = []Story{
 		t.pass(2_000)
 	}},
 	// One voter more, one less: two at once are refused although majorities would meet.
-	{"two at once", 2, 4, 1, false, func(t *teller) {
+	{"two at once", 2, 4, 1, false, false, func(t *teller) {
 		t.lead(1)
 		t.must(t.issue(1, 2, 3, 4))
 		t.give(1, 2, 3, 4)
@@ -111,7 +115,7 @@ var Stories = []Story{
 		t.forbidden(1, 2)
 	}},
 	// The set never gets smaller than the min ISR.
-	{"min ISR", 2, 3, 2, false, func(t *teller) {
+	{"min ISR", 2, 3, 2, false, false, func(t *teller) {
 		t.lead(1)
 		t.must(t.issue(1, 2))
 		t.give(1, 2)
@@ -120,13 +124,13 @@ var Stories = []Story{
 		t.forbidden(1)
 	}},
 	// Either one of two goes on alone, and both are voters again.
-	{"a slave of two dies", 2, 2, 1, true, func(t *teller) { t.dies(2, 3_000) }},
-	{"a master of two dies", 2, 2, 1, true, func(t *teller) {
+	{"a slave of two dies", 2, 2, 1, true, false, func(t *teller) { t.dies(2, 3_000) }},
+	{"a master of two dies", 2, 2, 1, true, false, func(t *teller) {
 		t.works(3_000)
 		t.dies(t.w.master(), 500) // the other one is named: its own timeout would come later
 	}},
 	// A slave leaves and comes back: two epochs, one election in each.
-	{"one election for one epoch", 2, 3, 1, true, func(t *teller) {
+	{"one election for one epoch", 2, 3, 1, true, false, func(t *teller) {
 		t.dies(3, 3_000)
 		t.awaitActive(2) // without 3
 		t.open(t.w.Node(3).Host)
@@ -137,18 +141,18 @@ var Stories = []Story{
 		}
 	}},
 	// Three, two, one, where the operator allows one.
-	{"two of three die, one after the other", 2, 3, 1, true, func(t *teller) {
+	{"two of three die, one after the other", 2, 3, 1, true, false, func(t *teller) {
 		t.dies(1, 3_000)
 		t.wait("the set has shrunk", func() bool { return len(t.w.newest().Voters) == 2 && t.w.active == t.w.newest().Epoch })
 		t.dies(t.w.master(), 3_000)
 	}},
 	// A learner takes the place of a voter.
-	{"a voter of four dies", 2, 4, 2, true, func(t *teller) {
+	{"a voter of four dies", 2, 4, 2, true, false, func(t *teller) {
 		t.dies(2, 3_000)
 		t.wait("replica 4 votes", func() bool { return t.w.newest().IsVoter(4) })
 	}},
 	// The epoch's second voter died before it knew: the epoch is given up.
-	{"an epoch that nobody can lead", 2, 3, 2, true, func(t *teller) {
+	{"an epoch that nobody can lead", 2, 3, 2, true, false, func(t *teller) {
 		t.works(3_000)
 		t.stop(3)
 		t.must(t.issue(1, 3))
@@ -156,7 +160,7 @@ var Stories = []Story{
 		t.works(5_000)
 	}},
 	// A replica was offered to begin anew, and got the log from another master before it did: it has acknowledged what it would give up.
-	{"an offer that stands no more", 2, 3, 1, false, func(t *teller) {
+	{"an offer that stands no more", 2, 3, 1, false, false, func(t *teller) {
 		t.lead(1)
 		t.part(2)
 		t.w.Node(2).fetching = true // by the story's hand only
@@ -189,7 +193,7 @@ var Stories = []Story{
 	}},
 	// A replica moves to another machine while it is master: the new one votes before the old one goes, so that there are never fewer
 	// than two copies.
-	{"a master moves", 2, 2, 1, true, func(t *teller) {
+	{"a master moves", 2, 2, 1, true, false, func(t *teller) {
 		t.works(3_000)
 		from := t.worlds[0].master()
 		t.must(t.setMode(t.worlds[0], controller.SetMode{Answers: 2, Members: 2, On: []ids.NodeID{t.spare(t.worlds[0]).Name}, Remove: []ids.ReplicaID{from}}))
@@ -202,14 +206,14 @@ var Stories = []Story{
 		t.works(3_000)
 	}},
 	// An operator wants three copies of each message.
-	{"another mode", 2, 3, 2, true, func(t *teller) {
+	{"another mode", 2, 3, 2, true, false, func(t *teller) {
 		t.works(3_000)
 		t.must(t.setMode(t.worlds[0], controller.SetMode{Answers: 3, Members: 3}))
 		t.wait("the mode is in force", func() bool { return t.worlds[0].newest().A == 3 && t.worlds[0].active == t.worlds[0].newest().Epoch })
 		t.works(3_000)
 	}},
 	// One that is kept a learner takes nobody's place.
-	{"a kept learner", 2, 3, 1, true, func(t *teller) {
+	{"a kept learner", 2, 3, 1, true, false, func(t *teller) {
 		t.works(3_000)
 		t.must(t.setMode(t.worlds[0], controller.SetMode{Answers: 2, Members: 4, On: []ids.NodeID{t.spare(t.worlds[0]).Name}, Learners: []ids.NodeID{"n4"}}))
 		t.wait("replica 4 learns", func() bool {
@@ -226,7 +230,7 @@ var Stories = []Story{
 		}
 	}},
 	// Controllers away: three go on by themselves; the set shrinks when the controllers are back.
-	{"no controller", 2, 3, 2, true, func(t *teller) {
+	{"no controller", 2, 3, 2, true, false, func(t *teller) {
 		t.works(3_000)
 		t.c.stop()
 		t.dies(1, 4_000)
@@ -234,7 +238,7 @@ var Stories = []Story{
 		t.wait("the set has shrunk", func() bool { return len(t.w.newest().Voters) == 2 })
 	}},
 	// A master sleeps while another one is elected and acknowledges. The first thing that it hears when it wakes up is a question.
-	{"a master wakes up and is asked", 2, 3, 1, true, func(t *teller) {
+	{"a master wakes up and is asked", 2, 3, 1, true, false, func(t *teller) {
 		t.works(3_000)
 		n := t.w.Node(t.w.master())
 		n.paused = t.Now + 10_000_000
@@ -255,7 +259,7 @@ var Stories = []Story{
 	}},
 	// Two groups whose masters are on different machines. One machine dies, and is back: the one group gets another master, the other one
 	// keeps its own.
-	{"a machine of two groups dies", 2, 3, 1, true, func(t *teller) {
+	{"a machine of two groups dies", 2, 3, 1, true, false, func(t *teller) {
 		t.works(3_000)
 		other := t.another(2, 3, 1)
 		other.works(5_000)
@@ -275,7 +279,7 @@ var Stories = []Story{
 		other.awaitActive(3)
 	}},
 	// The disk of a machine fails one sync: the replica that asked for it leaves its group, the one of another group stays.
-	{"a disk fails under one of two groups", 2, 3, 1, true, func(t *teller) {
+	{"a disk fails under one of two groups", 2, 3, 1, true, false, func(t *teller) {
 		t.works(3_000)
 		other := t.another(2, 3, 1)
 		other.works(5_000)
@@ -292,7 +296,7 @@ var Stories = []Story{
 		}
 	}},
 	// A master's clock goes back, while a commit index waits for the next frame to carry it.
-	{"a clock goes back", 2, 3, 1, true, func(t *teller) {
+	{"a clock goes back", 2, 3, 1, true, false, func(t *teller) {
 		t.works(3_000)
 		id := t.w.master()
 		op := t.propose(id)
@@ -304,7 +308,7 @@ var Stories = []Story{
 	}},
 	// Two of three are lost for ever, with an operation that the third one lacks. An operator lets that one go on; when one of the others
 	// comes back, with a longer log, it can be nothing under its old id.
-	{"unclean election", 2, 3, 2, true, func(t *teller) {
+	{"unclean election", 2, 3, 2, true, false, func(t *teller) {
 		t.works(3_000)
 		t.lead(1)
 		t.works(3_000)
@@ -334,7 +338,7 @@ var Stories = []Story{
 
 // Tell runs a story, with delays that a seed draws.
 func Tell(st Story, seed uint64, o Options) Result {
-	p := Params{Seed: seed, Hosts: st.M, Groups: []mode{{st.A, st.M, st.MinISR}}, Decides: st.Decides, Adversary: !st.Decides, Fresh: true,
+	p := Params{Seed: seed, Hosts: st.M, Groups: []mode{{A: st.A, M: st.M, MinISR: st.MinISR, Async: st.Async}}, Decides: st.Decides, Adversary: !st.Decides, Fresh: true,
 		ApplyMin: 500, ApplyMax: 1_000, DelayMin: 100, DelayMax: 500, DiskMin: 150, DiskMax: 500, Inflight: 1, MaxOp: 40, OpEvery: 5_000,
 		Limits: raftlog.Limits{Message: 1 << 20, Inflight: 8 << 20, Uncommitted: 16 << 20, Window: 8 << 20}}
 	return play(p, o, func(s *schedule) {
@@ -367,7 +371,7 @@ type teller struct {
 
 // another makes a second group while all runs, with another machine as its first one, and returns a teller of it.
 func (t *teller) another(a, m, minISR int) *teller {
-	w := t.addWorld(mode{a, m, minISR})
+	w := t.addWorld(mode{A: a, M: m, MinISR: minISR})
 	t.c.create(w)
 	for _, n := range w.Nodes {
 		t.openReplica(n)

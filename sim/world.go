@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"syscall"
 
 	"github.com/rs/zerolog"
 
@@ -56,8 +57,11 @@ type Host struct {
 
 	running    bool // its process does
 	life       int  // counts its processes
+	boot       int  // counts the times that the machine was started
 	powerAfter int  // the power goes after so many writes and syncs, 0: not
 	failSync   bool // the next sync fails
+	lostSync   bool // … and what it was to make durable stays in memory only, though later syncs go well
+	full       bool // its disk has no room: no file gets longer, and none is made
 
 	clock  int64 // by how much its wall clock is ahead, in microseconds
 	paused int64 // until when its process does nothing
@@ -145,9 +149,15 @@ type Node struct {
 	written []writtenJobs  // written, the replica does not know yet
 	failed  error          // of the writer
 
-	gone     bool // removed from its group, and its node knows
+	gone     bool // removed from its group or followed by another one, and its node knows
 	due      bool // a disk event is
 	fetching bool // it is about to begin anew
+
+	lost    string // why its identity is gone for ever: it is never opened again, its folder says so
+	missing bool   // its folder is gone
+	damage  error  // of its log, while it is being repaired
+	harmed  bool   // a fault was injected that may cost its identity, or needs another replica's help
+	rotten  bool   // … a flipped bit, which nobody may have met yet
 
 	// Offer is what a master offered last, because this replica lacks what the group has given up. See Install.
 	Offer *raftlog.Offer
@@ -155,7 +165,9 @@ type Node struct {
 	snapshot []Entry   // what the state machine keeps on disk
 	received int       // length of snapshot when it came from another replica: the log may not reach it yet
 	incoming []Entry   // on the disk too, and counts once the log begins behind what snapshot reaches
-	synced   ids.Index // durable end as of the last crash
+	synced   ids.Index // what it may have acknowledged, as of the last crash
+	promised ids.Index // the last entry that it acknowledged and was not told to remove
+	votes    map[ids.Term]ids.ReplicaID
 }
 
 type writtenJobs struct {
@@ -168,14 +180,19 @@ func (w *World) AddNode(id ids.ReplicaID) (*Node, error) { return w.addNode(w.ad
 
 // addNode makes an empty replica on a machine.
 func (w *World) addNode(h *Host, id ids.ReplicaID) (*Node, error) {
-	n := &Node{Host: h, w: w, ID: id, Disk: vfs.NewMem()}
+	n := &Node{Host: h, w: w, ID: id, Disk: vfs.NewMem(), votes: make(map[ids.Term]ids.ReplicaID)}
 	n.Incarnation[0] = byte(id)
 	w.Nodes, h.Nodes = append(w.Nodes, n), append(h.Nodes, n)
-	owner := raftlog.Owner{Replica: id, Incarnation: n.Incarnation}
-	if err := commitlog.Create(w.logOptions(n.Disk), owner.Encode()); err != nil {
+	if err := n.create(); err != nil {
 		return nil, err
 	}
 	return n, nil
+}
+
+// create makes the folder of n.
+func (n *Node) create() error {
+	owner := raftlog.Owner{Replica: n.ID, Incarnation: n.Incarnation}
+	return commitlog.Create(n.logOptions(n.Disk), owner.Encode())
 }
 
 // Member is n in an epoch record.
@@ -195,12 +212,13 @@ func (w *World) Record(epoch ids.Epoch, a, minISR uint8, voters, learners []ids.
 		A: a, MinISR: minISR, SegmentSize: SegmentSize}
 }
 
-func (w *World) logOptions(fs vfs.FS) commitlog.Options {
-	return commitlog.Options{FS: fs, Dir: "log", Cluster: w.Cluster, Group: w.Group, SegmentSize: SegmentSize, SmallSegments: true, FillAhead: 32 << 10}
+func (n *Node) logOptions(fs vfs.FS) commitlog.Options {
+	return commitlog.Options{FS: fs, Dir: "log", Cluster: n.w.Cluster, Group: n.w.Group, SegmentSize: SegmentSize, SmallSegments: true, FillAhead: 32 << 10,
+		Async: n.w.mode.Async, BootID: fmt.Sprintf("boot %d", n.boot)}
 }
 
-// rule is the disk's: it may lose its power in the middle of a write, or fail a sync.
-func (n *Node) rule(op vfs.Op, _ string, _ int64, size int) error {
+// rule is the disk's: it may lose its power in the middle of a write, fail a sync, or have no room.
+func (n *Node) rule(op vfs.Op, name string, off int64, size int) error {
 	changes := op == vfs.OpWrite || op == vfs.OpSync || op == vfs.OpSyncDir || op == vfs.OpRename || op == vfs.OpCreate || op == vfs.OpTruncate
 	if n.powerAfter < 0 {
 		return errPower
@@ -216,7 +234,26 @@ func (n *Node) rule(op vfs.Op, _ string, _ int64, size int) error {
 	}
 	if op == vfs.OpSync && n.failSync {
 		n.failSync = false
+		if n.lostSync {
+			return &vfs.LostSync{Err: errDisk}
+		}
 		return errDisk
+	}
+	if n.full {
+		return n.noRoom(op, name, off, size)
+	}
+	return nil
+}
+
+// noRoom fails what makes a file, or makes one longer.
+func (n *Node) noRoom(op vfs.Op, name string, off int64, size int) error {
+	switch op {
+	case vfs.OpCreate:
+		return syscall.ENOSPC
+	case vfs.OpWrite:
+		if st, err := n.Disk.Stat(name); err == nil && off+int64(size) > st.Size {
+			return &vfs.ShortWrite{N: int(max(st.Size-off, 0)), Err: syscall.ENOSPC}
+		}
 	}
 	return nil
 }
@@ -227,7 +264,7 @@ func (n *Node) Open(record *raftlog.EpochRecord) error {
 		return fmt.Errorf("sim: replica %d is up already", n.ID)
 	}
 	n.Queue, n.written, n.failed, n.Offer = nil, nil, nil, nil
-	log, err := commitlog.Open(n.w.logOptions(vfs.Inject(n.Disk, n.rule)))
+	log, err := commitlog.Open(n.logOptions(vfs.Inject(n.Disk, n.rule)))
 	if err != nil {
 		return err
 	}
@@ -326,6 +363,11 @@ func (n *Node) Write() error {
 	n.w.mutant.tamper(jobs)
 	if n.failed == nil {
 		n.failed = n.Writer.Write(jobs)
+		for _, j := range jobs {
+			if len(j.Frames) > 0 && j.First <= n.promised {
+				n.promised = j.First - 1 // a newer master has another entry there
+			}
+		}
 	}
 	if n.w.mutant != AckBeforeSync && n.failed == nil {
 		n.sendAcks(jobs)
@@ -334,6 +376,25 @@ func (n *Node) Write() error {
 		n.written = append(n.written, writtenJobs{jobs, n.failed})
 	}
 	return n.failed
+}
+
+// SyncBehind makes durable what was written, in a group that acknowledges before that.
+func (n *Node) SyncBehind() error {
+	if n.failed == nil {
+		if n.failed = n.Log.SyncBehind(); n.failed != nil {
+			n.written = append(n.written, writtenJobs{nil, n.failed})
+		}
+	}
+	return n.failed
+}
+
+// mayAck is the last entry that n may acknowledge: what is durable, or only written, as its group wants.
+func (n *Node) mayAck() ids.Index {
+	if n.w.mode.Async {
+		return n.Log.Tail().Index
+	}
+	synced, _ := n.Log.Synced()
+	return synced
 }
 
 // Complete tells the replica of the oldest write that it does not know of. False: there is none.
@@ -397,8 +458,8 @@ func (n *Node) Install(from *Node) (done bool, err error) {
 	power := n.powerAfter
 	n.Kill()
 	n.powerAfter = power
-	err = commitlog.Reset(n.w.logOptions(vfs.Inject(n.Disk, n.rule)), o.Front)
-	n.synced = o.Front.Prev.Index
+	err = commitlog.Reset(n.logOptions(vfs.Inject(n.Disk, n.rule)), o.Front)
+	n.synced, n.promised = o.Front.Prev.Index, min(n.promised, o.Front.Prev.Index)
 	return true, err
 }
 
@@ -411,6 +472,7 @@ func (h *Host) PowerCut(r *rand.Rand) {
 		r = rand.New(rand.NewPCG(1, 1))
 	}
 	h.running = false
+	h.boot++
 	for _, n := range h.Nodes {
 		n.down()
 		n.Disk = n.Disk.Crash(r)
@@ -443,7 +505,7 @@ func (n *Node) Kill() {
 
 func (n *Node) down() {
 	if n.Log != nil {
-		n.synced, _ = n.Log.Synced()
+		n.synced = n.mayAck()
 	}
 	if n.Machine != nil {
 		n.Machine.lost()
