@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/index"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/message"
@@ -118,7 +120,9 @@ func (r *Replica) handlePull(c *remoting.Conn, req *remoting.Command) {
 	defer pullScratches.Put(s)
 	f, err := r.look(k, &p, s)
 	if err != nil {
-		r.log.Error().Err(err).Str("topic", t.Name).Int32("queue", int32(p.queue)).Msg("a pull cannot be served")
+		if r.clog.Poisoned() == nil { // else that was said
+			r.log.Error().Err(err).Str("topic", t.Name).Int32("queue", int32(p.queue)).Msg("a pull cannot be served")
+		}
 		replyError(c, req, err)
 		return
 	}
@@ -256,7 +260,7 @@ func (r *Replica) lookOnce(k index.Key, p *pullRequest, s *pullScratch) (f found
 				return f, nil
 			}
 			n := r.neighbours(rest, &p.filter, maxPullBytes-len(s.body))
-			matched, err := r.read(rest[:n], &p.filter, s)
+			matched, err := r.read(rest[:n], p, f.next, s)
 			if err != nil {
 				return f, err
 			}
@@ -299,8 +303,9 @@ func (r *Replica) neighbours(entries []index.Entry, filter *tagFilter, limit int
 }
 
 // read appends the records of entries, which are neighbours, to s.body, without those whose tag the filter, which has judged by hash
-// before, refuses. It returns how many it appended.
-func (r *Replica) read(entries []index.Entry, filter *tagFilter, s *pullScratch) (n int, err error) {
+// before, refuses. It returns how many it appended. The first entry is that of queue offset from. Each record is checked: the disk may have
+// lost bits since it was written, and neither may they be served nor may a filter pass over what it cannot read.
+func (r *Replica) read(entries []index.Entry, p *pullRequest, from ids.QueueOffset, s *pullScratch) (n int, err error) {
 	at, first, last := len(s.body), entries[0].Offset, entries[len(entries)-1]
 	need := at + int(last.Offset-first) + int(last.Size)
 	if need > cap(s.body) {
@@ -312,14 +317,37 @@ func (r *Replica) read(entries []index.Entry, filter *tagFilter, s *pullScratch)
 	if err := r.clog.ReadAt(raw, first); err != nil {
 		return 0, fmt.Errorf("read the message at %d: %w", first, err)
 	}
-	for _, e := range entries {
+	for i, e := range entries {
 		record := raw[e.Offset-first:][:e.Size]
-		if filter.match(record) {
+		if err := message.Check(record, p.topic, p.queue, from+ids.QueueOffset(i), e.Offset); err != nil {
+			return 0, r.damaged(e.Offset, err)
+		}
+		if p.filter.match(record) {
 			s.body = append(s.body, record...) // over what lay before it in raw, never beyond it
 			n++
 		}
 	}
 	return n, nil
+}
+
+// damaged is the error of a read that met something else than the message that lies at off. The frame around it tells whether the log is
+// damaged: that poisons it, and housekeeping has the replica closed and repaired from another one.
+func (r *Replica) damaged(off ids.PhysicalOffset, fault error) error {
+	i, err := r.clog.IndexAt(off)
+	if err == nil {
+		_, err = r.clog.ReadFrame(i, nil)
+	}
+	var corrupt *commitlog.CorruptionError
+	switch {
+	case errors.As(err, &corrupt):
+		if !r.metDamage.Swap(true) {
+			r.log.Error().Err(err).Int64("offset", int64(off)).AnErr("record", fault).Msg("a pull met damage: the message is not served, and is fetched from another replica")
+		}
+		return refuse(remoting.SystemBusy, "the message at %d is damaged on this replica, which has to get it from another one: try again", off)
+	case err != nil:
+		return fmt.Errorf("read the message at %d: %w", off, err)
+	}
+	return fmt.Errorf("the queue index leads to %d, where its message is not: %w", off, fault)
 }
 
 // fill writes the answer of a pull.

@@ -52,6 +52,8 @@ func TestPullAllocations(t *testing.T) {
 	}
 }
 
+// BenchmarkPull answers: what does a pull of 32 messages of 1 KiB cost the broker, without the network? Expected: one read of 32 KiB from the page
+// cache, 3 to 5 µs, and their checksums with a look at the fields around them, 0.1 to 0.15 µs each; no allocation.
 func BenchmarkPull(b *testing.B) {
 	l := newLoop(b)
 	top, _ := l.r.st.Topic("T")
@@ -65,7 +67,7 @@ func BenchmarkPull(b *testing.B) {
 		b.Fatal(err)
 	}
 	s := new(pullScratch)
-	p := pullRequest{max: 32}
+	p := pullRequest{topic: "T", max: 32}
 	b.ReportAllocs()
 	for i := range b.N {
 		p.offset = ids.QueueOffset(i % 32 * 32)

@@ -11,10 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/ledgermq/ledgermq/broker"
 	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/internal/vfs"
+	"github.com/ledgermq/ledgermq/remoting"
 )
 
 // segment is the n-th file of the log of a node's replica, counted from its end when n is negative.
@@ -147,6 +150,55 @@ func TestScrubAndRepair(t *testing.T) {
 	}
 	m := c.master("g1")
 	c.wire(m, "g1").fill(40, 4, 1<<10)
+}
+
+// A bit of a message flips on the disk of a replica that runs, and the next thing that happens is a pull of that message: it gets an error, not
+// the damaged bytes, the replica says so once, and is repaired from another one, also when it is the master.
+func TestPullMeetsDamage(t *testing.T) {
+	t.Parallel()
+	var log lockedBuffer
+	c := newTunedCluster(t, func(o *broker.NodeOptions) { o.Logger = zerolog.New(&log).Level(zerolog.ErrorLevel) }, "g1")
+	w := c.wire(c.master("g1"), "g1")
+	w.topic("T", 4)
+	w.fill(0, 24, 1<<10)
+	want := w.answers()
+	for said, leads := range []bool{false, true} {
+		node := c.slave("g1")
+		if leads {
+			node = c.master("g1")
+		}
+		s := c.wire(node, "g1")
+		eventually(t, 20*time.Second, func() error {
+			if got := s.answers(); got != want {
+				return fmt.Errorf("%s answers\n%s\nthe master\n%s", node, got, want)
+			}
+			return nil
+		})
+		pull := pullFields("cg", "T", 2, "queueId", "1", "maxMsgNums", "2")
+		good := records(t, s.call(remoting.PullMessage, nil, pull...).Body)
+		flip(t, c.segment(node, 0), int64(good[1].PhysicalOffset)+300)
+		before := c.nodes[node].Repairs("g1")
+		resp := s.call(remoting.PullMessage, nil, pull...)
+		if resp.Code != remoting.SystemBusy || len(resp.Body) > 0 || !strings.Contains(resp.Remark, "is damaged on this replica") {
+			t.Errorf("a pull of a damaged message from %s: code %d %q, %d bytes", node, resp.Code, resp.Remark, len(resp.Body))
+		}
+		eventually(t, 60*time.Second, func() error {
+			if n := c.nodes[node].Repairs("g1"); n != before+1 {
+				return fmt.Errorf("%s has made %d repairs: %v", node, n-before, c.nodes[node].Ready())
+			}
+			return c.nodes[node].Ready()
+		})
+		s = c.wire(node, "g1")
+		eventually(t, 20*time.Second, func() error {
+			if got := s.answers(); got != want {
+				return fmt.Errorf("after its repair %s answers\n%s\nbefore\n%s", node, got, want)
+			}
+			return nil
+		})
+		if n := strings.Count(log.String(), "a pull met damage"); n != said+1 {
+			t.Errorf("%d lines tell of the damage, want %d:\n%s", n, said+1, log.String())
+		}
+	}
 }
 
 // The last frame that a replica acknowledged goes bad while it runs, and a read finds it, before the replica has noted durably that it was

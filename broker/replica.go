@@ -80,6 +80,7 @@ type Replica struct {
 	forwarder   forwarder
 	office      office
 	commits     commits
+	metDamage   atomic.Bool   // a pull met a damaged message, and said so
 	mend        chan struct{} // asks upkeep for a rebuild of the index's holes
 	creating    sync.Map      // name of a topic or group being created -> *creation
 

@@ -223,6 +223,52 @@ func Decode(b []byte) (Record, int, error) {
 	return r, size, nil
 }
 
+// Check tells why rec is not exactly the record that is meant: one of that topic, queue and offsets, whose lengths add up and whose body has
+// its checksum; nil when it is. The checksum covers the body only: flags, times, hosts and the bytes of the properties may be anything.
+// The error is a *FormatError. It allocates nothing but that.
+func Check(rec []byte, topic string, queue ids.QueueID, qo ids.QueueOffset, po ids.PhysicalOffset) error {
+	if len(rec) < fixedSize {
+		return badRecord("%d bytes are less than the smallest record", len(rec))
+	}
+	be := binary.BigEndian
+	magic, crc, sys := be.Uint32(rec[atMagic:]), be.Uint32(rec[atCRC:]), int32(be.Uint32(rec[atSysFlag:]))
+	hosts := 2 * 8
+	if sys&SysBornHostV6 != 0 {
+		hosts += extraV6
+	}
+	if sys&SysStoreHostV6 != 0 {
+		hosts += extraV6
+	}
+	c := cursor{b: rec, at: atBornHost}
+	c.bytes(hosts + 8 + 4 + 8) // with the store time, the number of tries and the offset of the half message
+	body := c.bytes(int(int32(c.uint32())))
+	var name []byte
+	if magic == magicV1 {
+		name = c.bytes(int(int8(c.uint8())))
+	} else {
+		name = c.bytes(int(int16(c.uint16())))
+	}
+	c.bytes(int(int16(c.uint16())))
+	switch {
+	case magic != magicV1 && magic != magicV2:
+		return badRecord("unknown magic %08X", magic)
+	case int(be.Uint32(rec[atSize:])) != len(rec):
+		return badRecord("size %d in %d bytes", be.Uint32(rec[atSize:]), len(rec))
+	case c.fault != "":
+		return badRecord("%s", c.fault)
+	case c.at != len(rec):
+		return badRecord("size %d, but the fields end at %d", len(rec), c.at)
+	case ids.QueueID(be.Uint32(rec[atQueueID:])) != queue || ids.QueueOffset(be.Uint64(rec[atQueueOffset:])) != qo || ids.PhysicalOffset(be.Uint64(rec[atPhysicalOffset:])) != po:
+		return badRecord("it is of queue %d, offset %d, at %d; meant is offset %d of queue %d at %d", int32(be.Uint32(rec[atQueueID:])), be.Uint64(rec[atQueueOffset:]),
+			be.Uint64(rec[atPhysicalOffset:]), qo, queue, po)
+	case string(name) != topic:
+		return badRecord("its topic is %q, not %q", name, topic)
+	case crc != bodyCRC(body):
+		return badRecord("body checksum %08X, want %08X", bodyCRC(body), crc)
+	}
+	return nil
+}
+
 // cursor reads fields one after the other. After the first fault every read gives zero.
 type cursor struct {
 	b     []byte

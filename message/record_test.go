@@ -193,6 +193,55 @@ func TestDecodeRefuses(t *testing.T) {
 }
 
 // The official client must read what we write. (It cannot read topics over 127 bytes at all.)
+// Check accepts what was meant and finds every flipped bit but those that the checksum of a record does not cover, and what is whole but not
+// meant.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(4, 2))
+	for i := range 60 {
+		rec := randomRecord(r)
+		if i == 0 {
+			rec = sample()
+		}
+		b := rec.AppendTo(nil)
+		check := func(b []byte) error { return Check(b, rec.Topic, rec.QueueID, rec.QueueOffset, rec.PhysicalOffset) }
+		if err := check(b); err != nil {
+			t.Fatalf("%+v: %v", rec, err)
+		}
+		body := len(b) - len(rec.Properties) - 2 - len(rec.Topic) - 1 - len(rec.Body) - 4
+		if len(rec.Topic) > MaxTopic {
+			body--
+		}
+		for at := range b {
+			free := at >= atFlag && at < atQueueOffset || at >= atSysFlag && at < body || at >= len(b)-len(rec.Properties)
+			for bit := range 8 {
+				b[at] ^= 1 << bit
+				err := check(b)
+				b[at] ^= 1 << bit
+				host := at == atSysFlag+3 && int32(1<<bit)&(SysBornHostV6|SysStoreHostV6) != 0 // another length
+				if (err == nil) != (free && !host) {
+					t.Fatalf("bit %d of byte %d flipped in %d: %v", bit, at, len(b), err)
+				}
+			}
+		}
+		for name, err := range map[string]error{
+			"cut":                   check(b[:len(b)-1]),
+			"a byte more":           check(append(bytes.Clone(b), 0)),
+			"another topic":         Check(b, rec.Topic+"x", rec.QueueID, rec.QueueOffset, rec.PhysicalOffset),
+			"another queue":         Check(b, rec.Topic, rec.QueueID+1, rec.QueueOffset, rec.PhysicalOffset),
+			"another queue offset":  Check(b, rec.Topic, rec.QueueID, rec.QueueOffset+1, rec.PhysicalOffset),
+			"another place":         Check(b, rec.Topic, rec.QueueID, rec.QueueOffset, rec.PhysicalOffset+1),
+			"nothing":               check(nil),
+			"the record behind one": check(append(make([]byte, 8), b...)),
+		} {
+			var f *FormatError
+			if !errors.As(err, &f) {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
 func TestOfficialClientDecodes(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(5, 6))
@@ -230,7 +279,13 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, n, err := Decode(b)
 		if err != nil {
+			if Check(b, "T", 0, 0, 0) == nil {
+				t.Fatalf("accepted, but %v", err)
+			}
 			return
+		}
+		if err := Check(b[:n], r.Topic, r.QueueID, r.QueueOffset, r.PhysicalOffset); err != nil {
+			t.Fatal(err)
 		}
 		// A V2 record with a short topic, or an IPv4 address in an IPv6 place, is read but never written.
 		short := binary.BigEndian.Uint32(b[4:]) == magicV2 && len(r.Topic) <= MaxTopic
