@@ -1,9 +1,17 @@
 package broker
 
 import (
+	"context"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rs/zerolog"
+
+	"github.com/ledgermq/ledgermq/controller/controllerpb"
+	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/internal/vfs"
 )
 
 // A list of controllers is good when it has one that the node was ever told of, under whatever name.
@@ -32,5 +40,33 @@ func TestControllersOfANode(t *testing.T) {
 	}
 	if len(f.FormerControllers) != maxFormer || slices.Contains(f.FormerControllers, f.Controllers[0]) {
 		t.Errorf("%d former controllers", len(f.FormerControllers))
+	}
+}
+
+// TestAnswersForAnotherReplica: what a controller says of the replica that was here before, or of the one that comes, is not for the one
+// that is here.
+func TestAnswersForAnotherReplica(t *testing.T) {
+	t.Parallel()
+	id := ids.GroupID{7}
+	dir := t.TempDir()
+	if err := vfs.MkdirDurable(vfs.OS, filepath.Join(dir, "groups", id.String())); err != nil {
+		t.Fatal(err)
+	}
+	h := &hosted{file: replicaFile{Group: "g", Replica: 7}}
+	n := &Node{o: NodeOptions{FS: vfs.OS, Dir: dir}, log: zerolog.Nop(), ctx: context.Background(), replicas: map[ids.GroupID]*hosted{id: h}}
+	inc := ids.NewUUID(nil)
+	n.reconcileReplica(ids.ClusterID{1}, id, &controllerpb.WantedReplica{GroupName: "g", ReplicaId: 4, Incarnation: inc[:], Starts: 9, Lost: "wiped"})
+	if n.replicas[id] != h || h.parked != "" || h.file.Lost != "" {
+		t.Fatalf("replica 7 was told what became of replica 4: parked %q, lost %q", h.parked, h.file.Lost)
+	}
+	h.parked = "it cannot be opened"
+	// Replica 9 was here, and the folder of replica 7 was brought back: it goes, and 9 is reported as missing.
+	n.reconcileReplica(ids.ClusterID{1}, id, &controllerpb.WantedReplica{GroupName: "g", ReplicaId: 9, Incarnation: inc[:]})
+	if n.replicas[id] != nil {
+		t.Fatal("replica 7 is here though replica 9 has followed it")
+	}
+	n.reconcileReplica(ids.ClusterID{1}, id, &controllerpb.WantedReplica{GroupName: "g", ReplicaId: 9, Incarnation: inc[:]})
+	if h := n.replicas[id]; h == nil || !h.missing || h.file.Replica != 9 {
+		t.Fatalf("replica 9 has no folder: %+v", h)
 	}
 }

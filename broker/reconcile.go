@@ -277,9 +277,11 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 		return
 	case w.Retired:
 		return // moved away already
-	case h != nil && len(w.Incarnation) == 0 && ids.ReplicaID(w.ReplicaId) > h.file.Replica:
+	case h != nil && ids.ReplicaID(w.ReplicaId) > h.file.Replica:
 		n.retire(id, h, w, fmt.Sprintf("replica %d follows it", w.ReplicaId))
-		return // the next heartbeat finds no folder, and makes one
+		return // the next heartbeat finds no folder, and makes one, or tells that the other one's is gone: this one came back from a backup
+	case h != nil && ids.ReplicaID(w.ReplicaId) < h.file.Replica:
+		return // a controller that does not know yet who was followed by this one: what it says of that one is not for this one
 	}
 	if h == nil {
 		if h = n.firstSight(cluster, id, w); h == nil {
