@@ -32,6 +32,14 @@ type nodeFile struct {
 	// FormerControllers are those that it told before, the newest ones: a list that has one of them is only old.
 	FormerControllers []string         `json:"formerControllers,omitempty"`
 	Level             controller.Level `json:"level,omitempty"` // the cluster's feature level, when it is above 1
+	// Recovery is the recovery of the controllers that this node holds to: what those of before it say counts no more.
+	Recovery *recoveryFile `json:"recovery,omitempty"`
+}
+
+// recoveryFile names a recovery of the controllers.
+type recoveryFile struct {
+	Number uint32 `json:"number"`
+	Token  string `json:"token"`
 }
 
 // Version 2 of node.json has the cluster's feature level, which is above 1: programs that know of no levels refuse the folder.
@@ -70,6 +78,11 @@ func loadNodeFile(fs vfs.FS, dir string, id ids.NodeID) (nodeFile, error) {
 	}
 	if _, err := ids.ParseUUID(f.CheckCode); err != nil {
 		return f, fmt.Errorf("%s: check code: %w", name, err)
+	}
+	if f.Recovery != nil {
+		if _, err := ids.ParseUUID(f.Recovery.Token); err != nil {
+			return f, fmt.Errorf("%s: recovery: %w", name, err)
+		}
 	}
 	return f, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/ledgermq/ledgermq/controller"
+	"github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/internal/vfs"
 	"github.com/ledgermq/ledgermq/raftlog"
@@ -70,15 +71,16 @@ type Node struct {
 // hosted is one replica of this node in any state: being opened, open, or parked before it could open.
 type hosted struct {
 	file    replicaFile
-	parked  string   // why it did not open; "" otherwise
-	closing bool     // a parked replica is being closed
-	told    bool     // the report of what an unclean election removed of it was written, or cannot be
-	missing bool     // the controller knows the replica, but its folder is gone
-	opening bool     // a goroutine works on it
-	r       *Replica // nil until open
-	repair  *repair  // works on it while it is parked for a damage
-	starts  uint64   // of the log that is being opened, told to the controller before the replica takes part
-	seen    uint64   // greatest start counter that the controller has told
+	parked  string                    // why it did not open; "" otherwise
+	closing bool                      // a parked replica is being closed
+	told    bool                      // the report of what an unclean election removed of it was written, or cannot be
+	missing bool                      // the controller knows the replica, but its folder is gone
+	opening bool                      // a goroutine works on it
+	r       *Replica                  // nil until open
+	repair  *repair                   // works on it while it is parked for a damage
+	starts  uint64                    // of the log that is being opened, told to the controller before the replica takes part
+	seen    uint64                    // greatest start counter that the controller has told
+	wishes  *controllerpb.GroupWishes // as they were told last; nil: never
 
 	repairs, repaired int64 // damages that were mended since the process began, and bytes that came for them
 }
@@ -108,6 +110,9 @@ func OpenNode(o NodeOptions) (*Node, error) {
 		var addrs []string
 		if addrs, err = n.file.controllers(o.Controllers); err == nil {
 			n.ctl, err = controller.Dial(addrs, o.Secret, controller.WithCallTimeout(callTimeout))
+		}
+		if err == nil {
+			n.ctl.HoldTo(n.file.recovery())
 		}
 	}
 	if err == nil {
@@ -349,7 +354,7 @@ func (n *Node) loadKnown() {
 			continue
 		}
 		f, err := loadReplicaFile(n.o.FS, filepath.Join(dir, name))
-		h := &hosted{file: f}
+		h := &hosted{file: f, wishes: n.loadWishes(filepath.Join(dir, name))}
 		if err != nil {
 			h.parked = err.Error()
 		} else {

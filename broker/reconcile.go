@@ -88,9 +88,16 @@ func (n *Node) controllerTurn(registered *bool) error {
 	}
 	if !*registered {
 		resp, err := n.ctl.RegisterNode(ctx, &controllerpb.RegisterNodeRequest{NodeId: string(n.o.ID), CheckCode: check[:], ClusterId: cluster})
+		if errors.Is(err, controller.ErrAwaitsRecovery) {
+			return errors.Join(err, n.testify())
+		}
 		if err != nil {
 			return err
 		}
+		if err := n.holdTo(resp.Recovery); err != nil {
+			return err
+		}
+		file.Recovery = n.held()
 		if file.Cluster == "" {
 			if len(resp.ClusterId) != len(ids.UUID{}) {
 				return fmt.Errorf("controller answered a cluster id of %d bytes", len(resp.ClusterId))
@@ -110,7 +117,13 @@ func (n *Node) controllerTurn(registered *bool) error {
 		*registered = true
 	}
 	resp, err := n.ctl.Heartbeat(ctx, n.report(check[:], cluster))
+	if errors.Is(err, controller.ErrAwaitsRecovery) {
+		return errors.Join(err, n.testify())
+	}
 	if err != nil {
+		return err
+	}
+	if err := n.holdTo(resp.Recovery); err != nil {
 		return err
 	}
 	if err := n.learnLevel(controller.Level(resp.Level)); err != nil {
@@ -297,6 +310,7 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 		}
 		record = &r
 	}
+	n.keepWishes(id, h, w)
 	n.mu.Lock()
 	r, parked := h.r, h.parked
 	given := w.Lost != "" && parked == "" && r == nil && !h.opening

@@ -63,7 +63,7 @@ func (s *State) applyFound(c *foundCommand) error {
 // checkNode refuses a node id that is bound to another check code. n is nil when the id is free.
 func (s *State) checkNode(id ids.NodeID, checkCode hexID) (n *nodeEntry, err error) {
 	n = s.nodes[id]
-	if n != nil && n.CheckCode != checkCode {
+	if n != nil && n.CheckCode != checkCode && !n.CheckCode.isZero() {
 		return nil, refuse(ErrNodeConflict, "node id %s belongs to another node (other check code, last at %s): give this node an id of its own, or its old data folder back",
 			id, orUnknown(n.Addresses.Peer))
 	}
@@ -99,7 +99,7 @@ func (s *State) applyRegister(c *registerCommand) error {
 	case n.Session != c.Replaces:
 		return refuse(ErrNodeConflict, "node %s: another process of it registered at the same time: stop one of them", c.Node)
 	}
-	n.Session = c.Session
+	n.Session, n.CheckCode = c.Session, c.CheckCode
 	s.touchNode(n)
 	return nil
 }

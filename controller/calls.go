@@ -63,6 +63,9 @@ func (c *calls) RegisterNode(ctx context.Context, req *pb.RegisterNodeRequest) (
 	if err := s.checkCluster(cmd.Node, req.GetClusterId()); err != nil {
 		return nil, err
 	}
+	if err := s.outlived(cmd.Node, req.GetRecovery()); err != nil {
+		return nil, err
+	}
 	s.readState(func(st *State) { err = st.understood(cmd.Node, LevelsOf(req.GetLevels())) })
 	if err != nil {
 		return nil, err
@@ -79,7 +82,7 @@ func (c *calls) RegisterNode(ctx context.Context, req *pb.RegisterNodeRequest) (
 	} else if err := s.confirm(ctx); err != nil {
 		return nil, err
 	}
-	resp := &pb.RegisterNodeResponse{Controllers: s.members()}
+	resp := &pb.RegisterNodeResponse{Controllers: s.members(), Recovery: s.recovery()}
 	s.readState(func(st *State) { resp.ClusterId = st.cluster.Cluster[:] })
 	return resp, nil
 }
@@ -233,6 +236,9 @@ func (s *Server) checkHeartbeat(req *pb.HeartbeatRequest) error {
 		return err
 	}
 	if err := s.checkCluster(node, req.GetClusterId()); err != nil {
+		return err
+	}
+	if err := s.outlived(node, req.GetRecovery()); err != nil {
 		return err
 	}
 	if len(req.GetReplicas()) > maxReports {
@@ -620,7 +626,11 @@ func (c *calls) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, 
 	}
 	m := s.member.Load()
 	if m == nil {
-		if resp.Failure == "" {
+		switch {
+		case resp.Failure != "":
+		case s.awaits() != nil:
+			resp.Failure = errAwaitsRecovery.Error()
+		default:
 			resp.Failure = "the cluster is being founded: not every controller has answered yet"
 		}
 		return resp, nil

@@ -44,6 +44,9 @@ type Client struct {
 	members []string  // addresses of the controllers, as one that leads told them last
 	next    int       // index of the target to try first
 	closed  bool
+
+	held   *pb.Recovery // controllers of before it are not believed; nil: all are
+	awaits *target      // that said last that it waits for a recovery
 }
 
 // target is one address and its lazily made connection.
@@ -233,8 +236,8 @@ func (c *Client) do(ctx context.Context, fn func(context.Context, pb.ControllerC
 	for {
 		err := c.tryRound(ctx, fn)
 		var unavailable *unavailableError
-		if err == nil || !errors.As(err, &unavailable) || unavailable.secrets == len(unavailable.said) {
-			return err // also when every controller refuses the secret: asking again does not change it
+		if err == nil || !errors.As(err, &unavailable) || unavailable.secrets == len(unavailable.said) || unavailable.awaits {
+			return err // also when every controller refuses the secret, or one waits for a recovery: asking again does not change it
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -285,6 +288,12 @@ func (c *Client) tryRound(ctx context.Context, fn func(context.Context, pb.Contr
 			return refused
 		}
 		fail.add(t, err)
+		if awaitsRecovery(err) {
+			fail.awaits = true
+			c.mu.Lock()
+			c.awaits = t
+			c.mu.Unlock()
+		}
 		if ctx.Err() != nil {
 			break
 		}
@@ -304,7 +313,8 @@ func (c *Client) tryRound(ctx context.Context, fn func(context.Context, pb.Contr
 // unavailableError is ErrUnavailable with what each address said.
 type unavailableError struct {
 	said    []string
-	secrets int // how many of them refused the secret
+	secrets int  // how many of them refused the secret
+	awaits  bool // one of them waits for a recovery
 }
 
 func (e *unavailableError) add(t *target, err error) {
@@ -334,15 +344,60 @@ func (e *unavailableError) Error() string {
 }
 
 func (e *unavailableError) Is(target error) bool {
-	return target == ErrUnavailable || e.secrets > 0 && target == ErrSecret
+	return target == ErrUnavailable || e.secrets > 0 && target == ErrSecret || e.awaits && target == ErrAwaitsRecovery
+}
+
+// HoldTo makes the client believe only controllers of this recovery, or of a later one.
+func (c *Client) HoldTo(r *pb.Recovery) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held = r
+}
+
+func (c *Client) holds() *pb.Recovery {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held
+}
+
+// believe refuses the answer of a controller of before the recovery that the client holds to: another one may know better.
+func (c *Client) believe(r *pb.Recovery) error {
+	held := c.holds()
+	if r.GetNumber() > held.GetNumber() || r.GetNumber() == held.GetNumber() && string(r.GetToken()) == string(held.GetToken()) {
+		return nil
+	}
+	return fmt.Errorf("it is a controller of before recovery %d of the controllers: stop it and empty its folder", held.GetNumber())
+}
+
+// Testify tells the controller that waits for a recovery what is durable on a node. Call it after ErrAwaitsRecovery.
+func (c *Client) Testify(ctx context.Context, t *pb.Testimony) (*pb.TestifyResponse, error) {
+	c.mu.Lock()
+	to := c.awaits
+	c.mu.Unlock()
+	if to == nil {
+		return nil, ErrUnavailable
+	}
+	t.Levels = c.levels.Wire()
+	return pb.NewControllerClient(to.conn).Testify(ctx, t)
+}
+
+// Recover asks a controller that waits for a recovery what would become of it, or executes it. Errors: ErrInvalid, ErrNotNow.
+func (c *Client) Recover(ctx context.Context, req *pb.RecoverRequest) (*pb.RecoverResponse, error) {
+	return ask(ctx, c, pb.ControllerClient.Recover, req)
 }
 
 // RegisterNode makes this process the one that speaks for the node. While another process of the node is alive it is refused
 // with ErrNodeConflict; after a kill it takes at most the node silence (1 s) until the new process is taken.
 // The request's session and levels are filled in.
 func (c *Client) RegisterNode(ctx context.Context, req *pb.RegisterNodeRequest) (*pb.RegisterNodeResponse, error) {
-	req.Session, req.Levels = c.session[:], c.levels.Wire()
-	resp, err := ask(ctx, c, pb.ControllerClient.RegisterNode, req)
+	req.Session, req.Levels, req.Recovery = c.session[:], c.levels.Wire(), c.holds()
+	var resp *pb.RegisterNodeResponse
+	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
+		if resp, err = cc.RegisterNode(ctx, req); err == nil {
+			err = c.believe(resp.GetRecovery())
+		}
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("register node %s: %w", req.GetNodeId(), err)
 	}
@@ -354,9 +409,15 @@ func (c *Client) RegisterNode(ctx context.Context, req *pb.RegisterNodeRequest) 
 // report that waits for a leader grows old. ErrUnregistered: call RegisterNode, then go on. The request's session,
 // sequence and levels are filled in, so one request value must not be used by two calls at once.
 func (c *Client) Heartbeat(ctx context.Context, req *pb.HeartbeatRequest) (*pb.HeartbeatResponse, error) {
-	req.Session, req.Levels = c.session[:], c.levels.Wire()
+	req.Session, req.Levels, req.Recovery = c.session[:], c.levels.Wire(), c.holds()
 	req.Sequence = c.beats.Add(1)
-	resp, err := ask(ctx, c, pb.ControllerClient.Heartbeat, req)
+	var resp *pb.HeartbeatResponse
+	err := c.do(ctx, func(ctx context.Context, cc pb.ControllerClient) (err error) {
+		if resp, err = cc.Heartbeat(ctx, req); err == nil {
+			err = c.believe(resp.GetRecovery())
+		}
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("heartbeat of node %s: %w", req.GetNodeId(), err)
 	}

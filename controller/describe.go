@@ -69,7 +69,7 @@ func (a addresses) proto() *pb.Addresses {
 // wanted is the answer to a heartbeat.
 func (s *Server) wanted(node ids.NodeID) *pb.HeartbeatResponse {
 	v := s.view.Load()
-	resp := &pb.HeartbeatResponse{LeaderId: v.leaderID, LeaderAddress: s.address(v.leaderID), Controllers: s.members()}
+	resp := &pb.HeartbeatResponse{LeaderId: v.leaderID, LeaderAddress: s.address(v.leaderID), Controllers: s.members(), Recovery: s.recovery()}
 	now := s.o.Clock()
 	s.readState(func(st *State) {
 		resp.ClusterId = append([]byte(nil), st.cluster.Cluster[:]...)
@@ -118,6 +118,7 @@ func (s *State) wantedReplica(g *groupEntry, r *replicaEntry) *pb.WantedReplica 
 		AsyncFlush:      g.Async,
 		Unclean:         g.uncleans(),
 	}
+	w.Wishes = g.wishes()
 	for i := range g.Replicas {
 		if o := &g.Replicas[i]; o.ID != r.ID {
 			a := s.nodes[o.Node].Addresses
@@ -125,6 +126,15 @@ func (s *State) wantedReplica(g *groupEntry, r *replicaEntry) *pb.WantedReplica 
 				ReplicaId: uint64(o.ID), Slot: uint32(o.Slot), NodeId: string(o.Node), PeerAddress: a.Peer, ClientAddress: a.Clients[g.Name],
 			})
 		}
+	}
+	return w
+}
+
+// wishes is what each node keeps of the group in case all controllers are lost.
+func (g *groupEntry) wishes() *pb.GroupWishes {
+	w := &pb.GroupWishes{Answers: uint32(g.Answers), Members: uint32(g.Members), MinIsr: uint32(g.MinISR), PreferredNode: string(g.Preferred)}
+	for _, r := range g.Replicas {
+		w.Replicas = append(w.Replicas, &pb.WishedReplica{ReplicaId: uint64(r.ID), Slot: uint32(r.Slot), NodeId: string(r.Node), Learner: r.Learner, Leaving: r.Leaving})
 	}
 	return w
 }

@@ -26,6 +26,8 @@ var (
 	// ErrUnavailable: no controller that leads could be reached in time. What was asked may or may not have been done; every
 	// call can be repeated safely.
 	ErrUnavailable = errors.New("no controller available")
+	// ErrAwaitsRecovery: no controller leads, and one waits for a recovery: nodes testify to it.
+	ErrAwaitsRecovery = errors.New("a controller waits for a recovery")
 	// ErrSecret: the other side did not prove the cluster secret.
 	ErrSecret = errors.New("cluster secret refused")
 

@@ -97,7 +97,7 @@ func TestUnknownLevel(t *testing.T) {
 	check("a newer state", err)
 
 	dir, _ := madeStore(t)
-	st, _, err := openStore(dir, nil)
+	st, _, err := openStore(dir, false, nil)
 	must(t, err)
 	must(t, st.write(&batch{changes: []entry{{keyCluster, newer.value(keyCluster)}}, applied: &position{1, 1}}))
 	must(t, st.close())

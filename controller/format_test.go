@@ -155,7 +155,7 @@ func TestUnknownVersions(t *testing.T) {
 	says("a snapshot", err, "version 2, this program reads version 1")
 
 	dir, _ := madeStore(t)
-	st, _, err := openStore(dir, nil)
+	st, _, err := openStore(dir, false, nil)
 	must(t, err)
 	must(t, st.db.Update(func(tx *bbolt.Tx) error {
 		return putJSON(tx, bucketMember, keyFormat, formatEntry{"ledgermq controller", 2})
@@ -247,9 +247,9 @@ func mustJSON(v any) []byte {
 func madeStore(t *testing.T) (dir, name string) {
 	t.Helper()
 	dir = t.TempDir()
-	st, l, err := openStore(dir, func() (identity, error) { return identity{ID: "c1", RaftID: 7}, nil })
+	st, l, err := openStore(dir, false, func() (identity, error) { return identity{ID: "c1", RaftID: 7}, nil })
 	must(t, err)
-	must(t, st.adopt(&membership{Token: hexOf(1), Members: []identity{{ID: "c1", RaftID: 7}}}))
+	must(t, st.adopt(&membership{Token: hexOf(1), Members: []identity{{ID: "c1", RaftID: 7}}}, NewState()))
 	must(t, st.db.View(l.read))
 	o := Options{ElectionTicks: 10, CompactEvery: 100}
 	m, err := newMember(st, l, &o)
@@ -266,7 +266,7 @@ func madeStore(t *testing.T) (dir, name string) {
 }
 
 func reopen(dir string) (*loaded, error) {
-	st, l, err := openStore(dir, func() (identity, error) { return identity{}, errors.New("there is no file") })
+	st, l, err := openStore(dir, false, func() (identity, error) { return identity{}, errors.New("there is no file") })
 	if err == nil {
 		err = st.close()
 	}
@@ -336,7 +336,7 @@ func TestCrashWhileMaking(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, storeFile+".new"), []byte("half"), 0o600))
-	st, l, err := openStore(dir, func() (identity, error) { return identity{ID: "c1", RaftID: 9}, nil })
+	st, l, err := openStore(dir, false, func() (identity, error) { return identity{ID: "c1", RaftID: 9}, nil })
 	must(t, err)
 	if l.identity != (identity{ID: "c1", RaftID: 9}) || l.membership != nil {
 		t.Errorf("loaded %+v", l)

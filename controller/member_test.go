@@ -38,9 +38,9 @@ func newMesh(t *testing.T, compact int) *mesh {
 	}
 	for i := range 3 {
 		m.dirs = append(m.dirs, t.TempDir())
-		st, _, err := openStore(m.dirs[i], func() (identity, error) { return who.Members[i], nil })
+		st, _, err := openStore(m.dirs[i], false, func() (identity, error) { return who.Members[i], nil })
 		must(t, err)
-		must(t, st.adopt(&who))
+		must(t, st.adopt(&who, NewState()))
 		must(t, st.close())
 		m.members = append(m.members, nil)
 		m.open(i)
@@ -55,7 +55,7 @@ func newMesh(t *testing.T, compact int) *mesh {
 
 func (m *mesh) open(i int) {
 	m.t.Helper()
-	st, l, err := openStore(m.dirs[i], nil)
+	st, l, err := openStore(m.dirs[i], false, nil)
 	must(m.t, err)
 	st.db.NoSync = true // a process that ends loses nothing that it wrote
 	m.members[i], err = newMember(st, l, &Options{ElectionTicks: 10, CompactEvery: m.compact})
@@ -261,9 +261,9 @@ func TestFailedWrite(t *testing.T) {
 func TestUnknownCommandStops(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	st, l, err := openStore(dir, func() (identity, error) { return identity{ID: "c1", RaftID: 7}, nil })
+	st, l, err := openStore(dir, false, func() (identity, error) { return identity{ID: "c1", RaftID: 7}, nil })
 	must(t, err)
-	must(t, st.adopt(&membership{Members: []identity{{ID: "c1", RaftID: 7}}}))
+	must(t, st.adopt(&membership{Members: []identity{{ID: "c1", RaftID: 7}}}, NewState()))
 	must(t, st.db.View(l.read))
 	m, err := newMember(st, l, &Options{ElectionTicks: 10, CompactEvery: 100})
 	must(t, err)
@@ -276,7 +276,7 @@ func TestUnknownCommandStops(t *testing.T) {
 		t.Errorf("an unknown command: %v", err)
 	}
 	must(t, st.close())
-	st, l, err = openStore(dir, nil)
+	st, l, err = openStore(dir, false, nil)
 	must(t, err)
 	must(t, st.close())
 	if l.applied.Index > l.hard.GetCommit() || l.state.Hash() != NewState().Hash() {

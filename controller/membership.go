@@ -101,6 +101,9 @@ func (g *groupEntry) mayIssue(next voterSet) error {
 			return fault("replica %d is kept a learner", id)
 		}
 	}
+	if g.Active < g.Recovered && !slices.Equal(next, g.Since[0]) {
+		return fault("the controllers were recovered: until a master leads in epoch %d no other voters than %v may follow", g.Recovered, g.Since[0])
+	}
 	if !oneApart(g.Since[0], next) {
 		return fault("they differ by more than one voter from %v, those of epoch %d, the last active one", g.Since[0], g.Active)
 	}

@@ -35,6 +35,9 @@ type Options struct {
 	// FlagPrefix stands before the names of the flags join and bootstrap in what an operator is told: "controller-" where a process has
 	// other roles as well.
 	FlagPrefix string
+	// Recover lets an empty data folder wait until an operator makes this member the first one of a cluster whose controllers are lost.
+	// Peers has this member alone then. It has no effect on a folder that is in use.
+	Recover bool
 	// Secret is the cluster secret that both sides of every connection prove. Empty: only loopback peers are taken.
 	Secret []byte
 	// Insecure takes peers beyond loopback although there is no secret.
@@ -114,6 +117,12 @@ func (o *Options) Validate() error {
 	case o.Join && n > 1, n == 1, n == 3, n == 5:
 	default:
 		fault("controller: %d members %v: want 1, 3 or 5", len(o.Peers), sortedKeys(o.Peers))
+	}
+	switch {
+	case o.Recover && len(o.Peers) > 1:
+		fault("controller: a recovery begins with one controller: leave the other members out of the list, and add them when it is done")
+	case o.Recover && (o.Bootstrap || o.Join):
+		fault("controller: --%[1]srecover goes with neither --%[1]sbootstrap nor --%[1]sjoin: an empty folder begins in one way", o.FlagPrefix)
 	}
 	if _, ok := o.Peers[o.ID]; !ok {
 		fault("controller: member id %q is not among the members %v: add it with its address", o.ID, sortedKeys(o.Peers))

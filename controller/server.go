@@ -31,6 +31,8 @@ type Server struct {
 	member     atomic.Pointer[member]     // nil: likewise; handlers only read its state, under its lock
 	view       atomic.Pointer[view]
 	mismatches atomic.Uint64 // states of other members that differed at equal positions
+	past       atomic.Bool   // said that the cluster was recovered without this one
+	recovering *recovering   // nil: it does not wait for a recovery
 	lead       *Leader
 
 	// events reach the loop in order. Bound: eventQueue; senders wait for a place until their call ends.
@@ -69,9 +71,9 @@ func Open(o Options) (s *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	st, l, err := openStore(o.Dir, func() (identity, error) {
-		if !o.Bootstrap && !o.Join {
-			return identity{}, &FolderError{o.Dir, fmt.Sprintf("it has no controller data: give the folder that this member used before, or allow a new one with --%[1]sbootstrap or --%[1]sjoin", o.FlagPrefix)}
+	st, l, err := openStore(o.Dir, o.Recover, func() (identity, error) {
+		if !o.Bootstrap && !o.Join && !o.Recover {
+			return identity{}, &FolderError{o.Dir, fmt.Sprintf("it has no controller data: give the folder that this member used before, or allow a new one with --%[1]sbootstrap, --%[1]sjoin or --%[1]srecover", o.FlagPrefix)}
 		}
 		return identity{ID: o.ID, RaftID: newRaftID()}, nil
 	})
@@ -93,6 +95,9 @@ func Open(o Options) (s *Server, err error) {
 	}
 	s.o.Logger = s.log
 	s.membership.Store(l.membership)
+	if l.membership == nil && o.Recover {
+		s.recovering = newRecovering()
+	}
 	s.view.Store(&view{})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
@@ -113,7 +118,13 @@ func checkFolder(o *Options, l *loaded) error {
 	if l.identity.ID != o.ID {
 		return &FolderError{o.Dir, fmt.Sprintf("it belongs to controller %s, not %s: give each member a folder of its own", l.identity.ID, o.ID)}
 	}
-	if l.membership == nil {
+	switch {
+	case l.membership != nil:
+	case l.recover && !o.Recover:
+		return &FolderError{o.Dir, fmt.Sprintf("it was made for a recovery that did not come about: start it with --%srecover, or empty the folder", o.FlagPrefix)}
+	case !l.recover && o.Recover:
+		return &FolderError{o.Dir, "it is not empty: a recovery begins with an empty folder"}
+	default:
 		return nil
 	}
 	if e := l.state.controllers; e != nil {
@@ -183,6 +194,8 @@ func (s *Server) Ready() error {
 	switch {
 	case v.failure != "":
 		return errors.New(v.failure)
+	case s.awaits() != nil:
+		return errAwaitsRecovery
 	case s.membership.Load() == nil:
 		return errors.New("the cluster is being founded: not every controller has answered yet")
 	case v.leaderID == "":
@@ -194,7 +207,11 @@ func (s *Server) Ready() error {
 // run founds the cluster if need be, then drives the member until the server closes.
 func (s *Server) run() {
 	if s.membership.Load() == nil {
-		if err := s.found(); err != nil {
+		found := s.found
+		if s.recovering != nil {
+			found = func() error { return s.recover(s.recovering) }
+		}
+		if err := found(); err != nil {
 			if s.ctx.Err() == nil {
 				s.view.Store(&view{failure: err.Error()})
 				s.log.Error().Err(err).Msg("the controller takes no part")
@@ -254,7 +271,7 @@ func (s *Server) found() error {
 	if err != nil {
 		return err
 	}
-	if err := s.store.adopt(m); err != nil {
+	if err := s.store.adopt(m, NewState()); err != nil {
 		return fmt.Errorf("writing the membership: %w", err)
 	}
 	s.loaded.membership = m
@@ -290,6 +307,8 @@ func (s *Server) notLeader() error {
 		return nil
 	case v.failure != "":
 		return fmt.Errorf("controller %s: %s", s.identity.ID, v.failure)
+	case s.awaits() != nil:
+		return errAwaitsRecovery
 	case s.membership.Load() == nil:
 		return fmt.Errorf("controller %s: the cluster is being founded: not every controller has answered yet", s.identity.ID)
 	case v.leaderID == s.identity.ID:

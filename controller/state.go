@@ -49,13 +49,15 @@ type clusterEntry struct {
 	NextReplica ids.ReplicaID `json:"nextReplica"`       // the next replica id to give; never falls
 	Level       Level         `json:"level,omitempty"`   // feature level; 0: 1. Never falls
 	Namesrv     []string      `json:"namesrv,omitempty"` // that nodes register with; none: those of their configuration
+	// Recovery counts how often the controllers were made anew from what the nodes had.
+	Recovery uint32 `json:"recovery,omitempty"`
 }
 
 // nodeEntry has the key "node/" + ID.
 type nodeEntry struct {
 	ID        ids.NodeID `json:"id"`
-	CheckCode hexID      `json:"checkCode"`
-	Session   hexID      `json:"session"` // of the process that speaks for the node
+	CheckCode hexID      `json:"checkCode"` // zero: it did not answer when the controllers were recovered, and has not come since
+	Session   hexID      `json:"session"`   // of the process that speaks for the node
 	Addresses addresses  `json:"addresses"`
 }
 
@@ -94,6 +96,7 @@ type groupEntry struct {
 	Active      ids.Epoch      `json:"active"`           // last epoch in which a master committed an entry of its own; epoch 1 counts
 	Since       []voterSet     `json:"since,omitempty"`  // the voters of that epoch, then the other sets issued since, each once
 	Changes     []change       `json:"changes,omitempty"`
+	Recovered   ids.Epoch      `json:"recovered,omitempty"` // that began with a recovery of the controllers; until it is active no other voters follow
 	// The last unclean elections, and how many there were.
 	Uncleans     []uncleanElection `json:"uncleans,omitempty"`
 	UncleanCount uint64            `json:"uncleanCount,omitempty"`
@@ -387,6 +390,9 @@ func (g *groupEntry) checkSince() error {
 	current := g.voters()
 	if g.Active < 1 || g.Active > g.Epoch || len(g.Since) == 0 || len(g.Changes) > maxChanges {
 		return fmt.Errorf("epoch %d, active %d, %d sets and %d changes since then cannot be", g.Epoch, g.Active, len(g.Since), len(g.Changes))
+	}
+	if g.Recovered > g.Epoch || g.Active < g.Recovered && len(g.Since) != 1 {
+		return fmt.Errorf("epoch %d, recovered in %d, with the history %v cannot be", g.Epoch, g.Recovered, g.Since)
 	}
 	if g.Active == g.Epoch && (len(g.Since) != 1 || !slices.Equal(g.Since[0], current)) {
 		return fmt.Errorf("epoch %d is active with voters %v, but the history has %v", g.Epoch, current, g.Since)

@@ -51,7 +51,23 @@ func toStatus(err error) error {
 			return st.Err()
 		}
 	}
+	if errors.Is(err, errAwaitsRecovery) {
+		st, detailErr := status.New(codes.Unavailable, err.Error()).WithDetails(&pb.AwaitsRecovery{})
+		if detailErr == nil {
+			return st.Err()
+		}
+	}
 	return status.Error(codes.Unavailable, err.Error())
+}
+
+// awaitsRecovery tells whether err comes from a controller that waits for a recovery.
+func awaitsRecovery(err error) bool {
+	for _, d := range status.Convert(err).Details() {
+		if _, ok := d.(*pb.AwaitsRecovery); ok {
+			return true
+		}
+	}
+	return false
 }
 
 // fromStatus returns the refusal that err carries, or nil: the call may be tried elsewhere.

@@ -47,6 +47,7 @@ var (
 	keyFormat     = []byte("format")
 	keyIdentity   = []byte("identity")
 	keyMembership = []byte("membership")
+	keyRecover    = []byte("recover")
 	keyHardState  = []byte("hardstate")
 	keyApplied    = []byte("applied")
 	keyCompacted  = []byte("compacted")
@@ -87,6 +88,7 @@ var firstPosition = position{Index: 1, Term: 1}
 // loaded is everything in the file.
 type loaded struct {
 	identity   identity
+	recover    bool        // the file was made for a recovery
 	membership *membership // nil: not adopted yet; then nothing below is there
 	hard       *raftpb.HardState
 	applied    position
@@ -96,9 +98,9 @@ type loaded struct {
 	state      *State
 }
 
-// openStore opens the member's file in dir, or makes it for the identity that fresh returns. fresh's error is returned when
-// there is no file.
-func openStore(dir string, fresh func() (identity, error)) (*store, *loaded, error) {
+// openStore opens the member's file in dir, or makes it, for a recovery when recovers is set, for the identity that fresh returns. fresh's
+// error is returned when there is no file.
+func openStore(dir string, recovers bool, fresh func() (identity, error)) (*store, *loaded, error) {
 	// Durable, parents too: with the folder a crash would take the votes that are in it.
 	if err := vfs.MkdirDurable(vfs.OS, dir); err != nil {
 		return nil, nil, &FolderError{dir, err.Error()}
@@ -111,7 +113,7 @@ func openStore(dir string, fresh func() (identity, error)) (*store, *loaded, err
 		if err != nil {
 			return nil, nil, err
 		}
-		if err := createStore(dir, name, id); err != nil {
+		if err := createStore(dir, name, id, recovers); err != nil {
 			return nil, nil, err
 		}
 	case err != nil:
@@ -123,7 +125,7 @@ func openStore(dir string, fresh func() (identity, error)) (*store, *loaded, err
 }
 
 // createStore makes the file whole under another name, so that a crash leaves a file with an identity or none.
-func createStore(dir, name string, id identity) (err error) {
+func createStore(dir, name string, id identity, recovers bool) (err error) {
 	temp := name + ".new"
 	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return &FolderError{dir, err.Error()}
@@ -140,6 +142,11 @@ func createStore(dir, name string, id identity) (err error) {
 		}
 		if err := putJSON(tx, bucketMember, keyFormat, formatEntry{"ledgermq controller", storeVersion}); err != nil {
 			return err
+		}
+		if recovers {
+			if err := putJSON(tx, bucketMember, keyRecover, true); err != nil {
+				return err
+			}
 		}
 		return putJSON(tx, bucketMember, keyIdentity, id)
 	})
@@ -243,6 +250,7 @@ func (l *loaded) read(tx *bbolt.Tx) error {
 	if err := getJSON(tx, bucketMember, keyIdentity, &l.identity); err != nil {
 		return err
 	}
+	l.recover = tx.Bucket(bucketMember).Get(keyRecover) != nil
 	if tx.Bucket(bucketMember).Get(keyMembership) == nil {
 		return nil
 	}
@@ -332,9 +340,9 @@ func (l *loaded) readState(tx *bbolt.Tx) error {
 	return nil
 }
 
-// adopt writes the membership and the start of log and state. At a founding that is the same on every member; one that is added later
-// begins with nothing, and gets a snapshot.
-func (s *store) adopt(m *membership) error {
+// adopt writes the membership and the start of log and state. At a founding that is the same on every member; after a recovery there is
+// one member; one that is added later begins with nothing, and gets a snapshot.
+func (s *store) adopt(m *membership, state *State) error {
 	first := firstPosition
 	if m.Changed {
 		first = position{}
@@ -348,7 +356,7 @@ func (s *store) adopt(m *membership) error {
 			putNumbers(tx, keyHardState, first.Term, 0, first.Index),
 			putNumbers(tx, keyApplied, first.Index, first.Term),
 			putNumbers(tx, keyCompacted, first.Index, first.Term),
-			putEntries(tx, NewState().entries()))
+			putEntries(tx, state.entries()))
 	})
 }
 

@@ -242,6 +242,9 @@ func (v *groupView) votes(set voterSet) bool {
 
 // keepsAll says of a replica that it has all that was answered OK, "" when that is not known.
 func (g *groupEntry) keepsAll(id ids.ReplicaID) string {
+	if g.Active < g.Recovered {
+		return "" // what the lost controllers have issued is not known
+	}
 	for _, old := range g.Since {
 		if !overlaps(voterSet{id}, old) {
 			return ""

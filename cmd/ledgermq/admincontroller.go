@@ -40,6 +40,7 @@ func (t *tool) adminController() *cli.Command {
 					return t.changeControllers(ctx, c, ctl, []string{c.String("with")}, c.Args().Slice())
 				}),
 			},
+			t.adminRecover(),
 		},
 	}
 }

@@ -153,7 +153,10 @@ func TestJSONOutputs(t *testing.T) {
 		"admin-topic-list":      []string{"Orders"},
 		"admin-group-watch":     watchOf(group, "2026-11-30T00:54:20Z"),
 		"admin-topic-spread":    []spreadView{{Topic: "Orders", changeView: changeView{Group: "g4", OK: true}}, {Topic: "Bills", changeView: changeView{Group: "g4", Error: "the broker group has no master"}}},
-		"admin-node-remove":     nodeRemovedView{Node: "n3"},
+		"admin-controller-recover": viewRecovery(&pb.RecoverResponse{ClusterId: bytes.Repeat([]byte{0xcd}, 16), Recovery: 1, Nodes: []string{"n1", "n2"}, Groups: []*pb.RecoveredGroup{{
+			Name: "g1", KnownEpoch: 4, Epoch: 1000001, Voters: []string{"n1", "n2", "n3"}, Heard: []string{"n1", "n2"}, Sure: true,
+			Notes: []string{"replica 3 on node n3 is lost: node n3 was said to be stopped for ever when the controllers were recovered"}}}}),
+		"admin-node-remove": nodeRemovedView{Node: "n3"},
 	} {
 		got, err := json.MarshalIndent(v, "", "  ")
 		if err != nil {

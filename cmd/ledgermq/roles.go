@@ -108,6 +108,8 @@ type controllerConfig struct {
 	Bootstrap bool
 	// Join lets an empty folder wait until it is added to a cluster that lives.
 	Join bool
+	// Recover lets an empty folder wait until it is made the first controller of a cluster whose controllers are lost.
+	Recover bool
 }
 
 func (f controllerConfig) open(prefix string, s security, log zerolog.Logger) (*part, error) {
@@ -124,7 +126,7 @@ func (f controllerConfig) open(prefix string, s security, log zerolog.Logger) (*
 		f.Peers = map[string]string{f.ID: addr}
 	}
 	srv, err := controller.Open(controller.Options{
-		Dir: f.Dir, ID: f.ID, Listener: l, Peers: f.Peers, Bootstrap: f.Bootstrap, Join: f.Join, FlagPrefix: prefix, Secret: s.secret, Insecure: s.insecure,
+		Dir: f.Dir, ID: f.ID, Listener: l, Peers: f.Peers, Bootstrap: f.Bootstrap, Join: f.Join, Recover: f.Recover, FlagPrefix: prefix, Secret: s.secret, Insecure: s.insecure,
 		Logger: log.With().Str("role", "controller").Logger(),
 	})
 	if err != nil {

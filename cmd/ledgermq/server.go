@@ -60,6 +60,7 @@ func controllerFlags(prefix string) []cli.Flag {
 		&cli.StringFlag{Name: prefix + "advertise", Usage: "`HOST[:PORT]` that others dial; default: the listening address"},
 		&cli.StringFlag{Name: prefix + "peers", Usage: "all members as `ID=HOST:PORT,…`, 1, 3 or 5; default: this one alone"},
 		&cli.BoolFlag{Name: prefix + "join", Usage: "let an empty data folder wait until `admin controller add` takes it into a cluster that lives; --peers has this one and one of the others at least"},
+		&cli.BoolFlag{Name: prefix + "recover", Usage: "let an empty data folder wait until `admin controller recover` makes it the first controller of a cluster whose controllers are lost"},
 		&cli.BoolFlag{Name: prefix + "bootstrap", Usage: "let an empty data folder found a cluster; for the first start only"},
 	}
 }
@@ -209,7 +210,7 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 		switch role {
 		case "controller":
 			f := controllerConfig{ID: c.String(pre + "id"), Dir: folder(role), Addr: c.String(pre + "listen"),
-				Advertise: c.String(pre + "advertise"), Bootstrap: c.Bool(pre + "bootstrap"), Join: c.Bool(pre + "join")}
+				Advertise: c.String(pre + "advertise"), Bootstrap: c.Bool(pre + "bootstrap"), Join: c.Bool(pre + "join"), Recover: c.Bool(pre + "recover")}
 			if f.Peers, err = memberList(pre+"peers", c.String(pre+"peers")); err != nil {
 				return err
 			}

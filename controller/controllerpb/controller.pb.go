@@ -335,6 +335,7 @@ type RegisterNodeRequest struct {
 	Session       []byte                 `protobuf:"bytes,3,opt,name=session,proto3" json:"session,omitempty"`                      // drawn by each process; the Go client fills it in
 	ClusterId     []byte                 `protobuf:"bytes,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"` // the cluster that the data folder belongs to; empty: none yet
 	Levels        *Levels                `protobuf:"bytes,5,opt,name=levels,proto3" json:"levels,omitempty"`                        // the Go client fills it in
+	Recovery      *Recovery              `protobuf:"bytes,70,opt,name=recovery,proto3" json:"recovery,omitempty"`                   // that the node holds to; absent: none. The Go client fills it in
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -404,17 +405,78 @@ func (x *RegisterNodeRequest) GetLevels() *Levels {
 	return nil
 }
 
+func (x *RegisterNodeRequest) GetRecovery() *Recovery {
+	if x != nil {
+		return x.Recovery
+	}
+	return nil
+}
+
+// Recovery names one recovery of the controllers. What the controllers of an earlier one, or of none, say counts no more.
+type Recovery struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint32                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"` // from 1
+	Token         []byte                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`    // of the founding of those controllers
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Recovery) Reset() {
+	*x = Recovery{}
+	mi := &file_controller_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Recovery) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Recovery) ProtoMessage() {}
+
+func (x *Recovery) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Recovery.ProtoReflect.Descriptor instead.
+func (*Recovery) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Recovery) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Recovery) GetToken() []byte {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
 type RegisterNodeResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId     []byte                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	Controllers   []*Member              `protobuf:"bytes,2,rep,name=controllers,proto3" json:"controllers,omitempty"`
+	Recovery      *Recovery              `protobuf:"bytes,70,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RegisterNodeResponse) Reset() {
 	*x = RegisterNodeResponse{}
-	mi := &file_controller_proto_msgTypes[5]
+	mi := &file_controller_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +488,7 @@ func (x *RegisterNodeResponse) String() string {
 func (*RegisterNodeResponse) ProtoMessage() {}
 
 func (x *RegisterNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[5]
+	mi := &file_controller_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +501,7 @@ func (x *RegisterNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterNodeResponse.ProtoReflect.Descriptor instead.
 func (*RegisterNodeResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{5}
+	return file_controller_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RegisterNodeResponse) GetClusterId() []byte {
@@ -456,6 +518,13 @@ func (x *RegisterNodeResponse) GetControllers() []*Member {
 	return nil
 }
 
+func (x *RegisterNodeResponse) GetRecovery() *Recovery {
+	if x != nil {
+		return x.Recovery
+	}
+	return nil
+}
+
 type Addresses struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Peer          string                 `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`                                                                                 // replication between nodes
@@ -468,7 +537,7 @@ type Addresses struct {
 
 func (x *Addresses) Reset() {
 	*x = Addresses{}
-	mi := &file_controller_proto_msgTypes[6]
+	mi := &file_controller_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -480,7 +549,7 @@ func (x *Addresses) String() string {
 func (*Addresses) ProtoMessage() {}
 
 func (x *Addresses) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[6]
+	mi := &file_controller_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -493,7 +562,7 @@ func (x *Addresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Addresses.ProtoReflect.Descriptor instead.
 func (*Addresses) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{6}
+	return file_controller_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Addresses) GetPeer() string {
@@ -557,7 +626,7 @@ type ReplicaReport struct {
 
 func (x *ReplicaReport) Reset() {
 	*x = ReplicaReport{}
-	mi := &file_controller_proto_msgTypes[7]
+	mi := &file_controller_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -569,7 +638,7 @@ func (x *ReplicaReport) String() string {
 func (*ReplicaReport) ProtoMessage() {}
 
 func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[7]
+	mi := &file_controller_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -582,7 +651,7 @@ func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaReport.ProtoReflect.Descriptor instead.
 func (*ReplicaReport) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{7}
+	return file_controller_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ReplicaReport) GetGroupId() []byte {
@@ -773,7 +842,7 @@ type Fetching struct {
 
 func (x *Fetching) Reset() {
 	*x = Fetching{}
-	mi := &file_controller_proto_msgTypes[8]
+	mi := &file_controller_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +854,7 @@ func (x *Fetching) String() string {
 func (*Fetching) ProtoMessage() {}
 
 func (x *Fetching) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[8]
+	mi := &file_controller_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +867,7 @@ func (x *Fetching) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetching.ProtoReflect.Descriptor instead.
 func (*Fetching) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{8}
+	return file_controller_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Fetching) GetWhat() string {
@@ -843,7 +912,7 @@ type MemberReport struct {
 
 func (x *MemberReport) Reset() {
 	*x = MemberReport{}
-	mi := &file_controller_proto_msgTypes[9]
+	mi := &file_controller_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -855,7 +924,7 @@ func (x *MemberReport) String() string {
 func (*MemberReport) ProtoMessage() {}
 
 func (x *MemberReport) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[9]
+	mi := &file_controller_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -868,7 +937,7 @@ func (x *MemberReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberReport.ProtoReflect.Descriptor instead.
 func (*MemberReport) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{9}
+	return file_controller_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *MemberReport) GetReplicaId() uint64 {
@@ -915,14 +984,15 @@ type HeartbeatRequest struct {
 	Addresses     *Addresses             `protobuf:"bytes,5,opt,name=addresses,proto3" json:"addresses,omitempty"`
 	Replicas      []*ReplicaReport       `protobuf:"bytes,6,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	ClusterId     []byte                 `protobuf:"bytes,7,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	Levels        *Levels                `protobuf:"bytes,8,opt,name=levels,proto3" json:"levels,omitempty"` // the Go client fills it in
+	Levels        *Levels                `protobuf:"bytes,8,opt,name=levels,proto3" json:"levels,omitempty"`      // the Go client fills it in
+	Recovery      *Recovery              `protobuf:"bytes,70,opt,name=recovery,proto3" json:"recovery,omitempty"` // that the node holds to; absent: none. The Go client fills it in
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HeartbeatRequest) Reset() {
 	*x = HeartbeatRequest{}
-	mi := &file_controller_proto_msgTypes[10]
+	mi := &file_controller_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -934,7 +1004,7 @@ func (x *HeartbeatRequest) String() string {
 func (*HeartbeatRequest) ProtoMessage() {}
 
 func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[10]
+	mi := &file_controller_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -947,7 +1017,7 @@ func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{10}
+	return file_controller_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HeartbeatRequest) GetNodeId() string {
@@ -1006,6 +1076,13 @@ func (x *HeartbeatRequest) GetLevels() *Levels {
 	return nil
 }
 
+func (x *HeartbeatRequest) GetRecovery() *Recovery {
+	if x != nil {
+		return x.Recovery
+	}
+	return nil
+}
+
 type HeartbeatResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId     []byte                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
@@ -1013,15 +1090,16 @@ type HeartbeatResponse struct {
 	LeaderAddress string                 `protobuf:"bytes,3,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
 	Replicas      []*WantedReplica       `protobuf:"bytes,4,rep,name=replicas,proto3" json:"replicas,omitempty"` // every replica that this node should have
 	Controllers   []*Member              `protobuf:"bytes,5,rep,name=controllers,proto3" json:"controllers,omitempty"`
-	Level         uint32                 `protobuf:"varint,6,opt,name=level,proto3" json:"level,omitempty"`     // the cluster's feature level; 0: 1
-	Namesrv       []string               `protobuf:"bytes,40,rep,name=namesrv,proto3" json:"namesrv,omitempty"` // that the node registers with; empty: those of its configuration
+	Level         uint32                 `protobuf:"varint,6,opt,name=level,proto3" json:"level,omitempty"`       // the cluster's feature level; 0: 1
+	Namesrv       []string               `protobuf:"bytes,40,rep,name=namesrv,proto3" json:"namesrv,omitempty"`   // that the node registers with; empty: those of its configuration
+	Recovery      *Recovery              `protobuf:"bytes,70,opt,name=recovery,proto3" json:"recovery,omitempty"` // of the controllers that answer; absent: they were never recovered
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HeartbeatResponse) Reset() {
 	*x = HeartbeatResponse{}
-	mi := &file_controller_proto_msgTypes[11]
+	mi := &file_controller_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1033,7 +1111,7 @@ func (x *HeartbeatResponse) String() string {
 func (*HeartbeatResponse) ProtoMessage() {}
 
 func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[11]
+	mi := &file_controller_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1046,7 +1124,7 @@ func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{11}
+	return file_controller_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HeartbeatResponse) GetClusterId() []byte {
@@ -1098,6 +1176,13 @@ func (x *HeartbeatResponse) GetNamesrv() []string {
 	return nil
 }
 
+func (x *HeartbeatResponse) GetRecovery() *Recovery {
+	if x != nil {
+		return x.Recovery
+	}
+	return nil
+}
+
 // WantedReplica is one replica that a node should have. A node never deletes one because it is absent from the list.
 type WantedReplica struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
@@ -1124,13 +1209,14 @@ type WantedReplica struct {
 	Unclean         []*UncleanElection     `protobuf:"bytes,40,rep,name=unclean,proto3" json:"unclean,omitempty"`                          // the last ones of the group
 	Retired         bool                   `protobuf:"varint,41,opt,name=retired,proto3" json:"retired,omitempty"`                         // the replica belongs to the group no more: its folder is moved away and not reported again. Comes with lost
 	Planned         bool                   `protobuf:"varint,42,opt,name=planned,proto3" json:"planned,omitempty"`                         // with lost: an operator wanted it so
+	Wishes          *GroupWishes           `protobuf:"bytes,70,opt,name=wishes,proto3" json:"wishes,omitempty"`                            // kept by the node in case all controllers are lost; absent with retired
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *WantedReplica) Reset() {
 	*x = WantedReplica{}
-	mi := &file_controller_proto_msgTypes[12]
+	mi := &file_controller_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1228,7 @@ func (x *WantedReplica) String() string {
 func (*WantedReplica) ProtoMessage() {}
 
 func (x *WantedReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[12]
+	mi := &file_controller_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1241,7 @@ func (x *WantedReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WantedReplica.ProtoReflect.Descriptor instead.
 func (*WantedReplica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{12}
+	return file_controller_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WantedReplica) GetGroupId() []byte {
@@ -1319,6 +1405,732 @@ func (x *WantedReplica) GetPlanned() bool {
 	return false
 }
 
+func (x *WantedReplica) GetWishes() *GroupWishes {
+	if x != nil {
+		return x.Wishes
+	}
+	return nil
+}
+
+// GroupWishes is what of a group stands in no epoch record.
+type GroupWishes struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Answers       uint32                 `protobuf:"varint,1,opt,name=answers,proto3" json:"answers,omitempty"`
+	Members       uint32                 `protobuf:"varint,2,opt,name=members,proto3" json:"members,omitempty"`
+	MinIsr        uint32                 `protobuf:"varint,3,opt,name=min_isr,json=minIsr,proto3" json:"min_isr,omitempty"`
+	PreferredNode string                 `protobuf:"bytes,4,opt,name=preferred_node,json=preferredNode,proto3" json:"preferred_node,omitempty"`
+	Replicas      []*WishedReplica       `protobuf:"bytes,5,rep,name=replicas,proto3" json:"replicas,omitempty"` // by slot
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupWishes) Reset() {
+	*x = GroupWishes{}
+	mi := &file_controller_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupWishes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupWishes) ProtoMessage() {}
+
+func (x *GroupWishes) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupWishes.ProtoReflect.Descriptor instead.
+func (*GroupWishes) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *GroupWishes) GetAnswers() uint32 {
+	if x != nil {
+		return x.Answers
+	}
+	return 0
+}
+
+func (x *GroupWishes) GetMembers() uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *GroupWishes) GetMinIsr() uint32 {
+	if x != nil {
+		return x.MinIsr
+	}
+	return 0
+}
+
+func (x *GroupWishes) GetPreferredNode() string {
+	if x != nil {
+		return x.PreferredNode
+	}
+	return ""
+}
+
+func (x *GroupWishes) GetReplicas() []*WishedReplica {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+type WishedReplica struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaId     uint64                 `protobuf:"varint,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	Slot          uint32                 `protobuf:"varint,2,opt,name=slot,proto3" json:"slot,omitempty"`
+	NodeId        string                 `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Learner       bool                   `protobuf:"varint,4,opt,name=learner,proto3" json:"learner,omitempty"` // kept a learner
+	Leaving       bool                   `protobuf:"varint,5,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WishedReplica) Reset() {
+	*x = WishedReplica{}
+	mi := &file_controller_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WishedReplica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WishedReplica) ProtoMessage() {}
+
+func (x *WishedReplica) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WishedReplica.ProtoReflect.Descriptor instead.
+func (*WishedReplica) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *WishedReplica) GetReplicaId() uint64 {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return 0
+}
+
+func (x *WishedReplica) GetSlot() uint32 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
+func (x *WishedReplica) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *WishedReplica) GetLearner() bool {
+	if x != nil {
+		return x.Learner
+	}
+	return false
+}
+
+func (x *WishedReplica) GetLeaving() bool {
+	if x != nil {
+		return x.Leaving
+	}
+	return false
+}
+
+// Testimony is what is durable on a node.
+type Testimony struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	CheckCode     []byte                 `protobuf:"bytes,2,opt,name=check_code,json=checkCode,proto3" json:"check_code,omitempty"`
+	ClusterId     []byte                 `protobuf:"bytes,3,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"` // empty: it belongs to none yet
+	Levels        *Levels                `protobuf:"bytes,4,opt,name=levels,proto3" json:"levels,omitempty"`                        // that its program understands
+	Level         uint32                 `protobuf:"varint,5,opt,name=level,proto3" json:"level,omitempty"`                         // the cluster's, as far as it knows
+	Recovery      *Recovery              `protobuf:"bytes,6,opt,name=recovery,proto3" json:"recovery,omitempty"`                    // that it holds to
+	Controllers   []string               `protobuf:"bytes,7,rep,name=controllers,proto3" json:"controllers,omitempty"`              // addresses, those that it knows last
+	Namesrv       []string               `protobuf:"bytes,8,rep,name=namesrv,proto3" json:"namesrv,omitempty"`                      // list that the controllers kept
+	PeerAddress   string                 `protobuf:"bytes,9,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
+	Replicas      []*ReplicaTestimony    `protobuf:"bytes,10,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	Peers         []string               `protobuf:"bytes,11,rep,name=peers,proto3" json:"peers,omitempty"` // nodes that share or shared a group with it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Testimony) Reset() {
+	*x = Testimony{}
+	mi := &file_controller_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Testimony) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Testimony) ProtoMessage() {}
+
+func (x *Testimony) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Testimony.ProtoReflect.Descriptor instead.
+func (*Testimony) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Testimony) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *Testimony) GetCheckCode() []byte {
+	if x != nil {
+		return x.CheckCode
+	}
+	return nil
+}
+
+func (x *Testimony) GetClusterId() []byte {
+	if x != nil {
+		return x.ClusterId
+	}
+	return nil
+}
+
+func (x *Testimony) GetLevels() *Levels {
+	if x != nil {
+		return x.Levels
+	}
+	return nil
+}
+
+func (x *Testimony) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *Testimony) GetRecovery() *Recovery {
+	if x != nil {
+		return x.Recovery
+	}
+	return nil
+}
+
+func (x *Testimony) GetControllers() []string {
+	if x != nil {
+		return x.Controllers
+	}
+	return nil
+}
+
+func (x *Testimony) GetNamesrv() []string {
+	if x != nil {
+		return x.Namesrv
+	}
+	return nil
+}
+
+func (x *Testimony) GetPeerAddress() string {
+	if x != nil {
+		return x.PeerAddress
+	}
+	return ""
+}
+
+func (x *Testimony) GetReplicas() []*ReplicaTestimony {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *Testimony) GetPeers() []string {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+type ReplicaTestimony struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	GroupId       []byte                 `protobuf:"bytes,1,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
+	GroupName     string                 `protobuf:"bytes,2,opt,name=group_name,json=groupName,proto3" json:"group_name,omitempty"`
+	ReplicaId     uint64                 `protobuf:"varint,3,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	Slot          uint32                 `protobuf:"varint,4,opt,name=slot,proto3" json:"slot,omitempty"`
+	Incarnation   []byte                 `protobuf:"bytes,5,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Starts        uint64                 `protobuf:"varint,6,opt,name=starts,proto3" json:"starts,omitempty"`
+	SegmentSize   int64                  `protobuf:"varint,7,opt,name=segment_size,json=segmentSize,proto3" json:"segment_size,omitempty"`
+	AsyncFlush    bool                   `protobuf:"varint,8,opt,name=async_flush,json=asyncFlush,proto3" json:"async_flush,omitempty"`
+	EpochRecord   []byte                 `protobuf:"bytes,9,opt,name=epoch_record,json=epochRecord,proto3" json:"epoch_record,omitempty"` // the one that it has adopted; empty: none yet
+	Lost          string                 `protobuf:"bytes,10,opt,name=lost,proto3" json:"lost,omitempty"`                                 // why its identity is lost; empty: it is not
+	Unready       string                 `protobuf:"bytes,11,opt,name=unready,proto3" json:"unready,omitempty"`                           // why nothing can be said of it now; empty: all is said
+	Wishes        *GroupWishes           `protobuf:"bytes,12,opt,name=wishes,proto3" json:"wishes,omitempty"`                             // as it was told last; absent: never
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaTestimony) Reset() {
+	*x = ReplicaTestimony{}
+	mi := &file_controller_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaTestimony) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaTestimony) ProtoMessage() {}
+
+func (x *ReplicaTestimony) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaTestimony.ProtoReflect.Descriptor instead.
+func (*ReplicaTestimony) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ReplicaTestimony) GetGroupId() []byte {
+	if x != nil {
+		return x.GroupId
+	}
+	return nil
+}
+
+func (x *ReplicaTestimony) GetGroupName() string {
+	if x != nil {
+		return x.GroupName
+	}
+	return ""
+}
+
+func (x *ReplicaTestimony) GetReplicaId() uint64 {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return 0
+}
+
+func (x *ReplicaTestimony) GetSlot() uint32 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
+func (x *ReplicaTestimony) GetIncarnation() []byte {
+	if x != nil {
+		return x.Incarnation
+	}
+	return nil
+}
+
+func (x *ReplicaTestimony) GetStarts() uint64 {
+	if x != nil {
+		return x.Starts
+	}
+	return 0
+}
+
+func (x *ReplicaTestimony) GetSegmentSize() int64 {
+	if x != nil {
+		return x.SegmentSize
+	}
+	return 0
+}
+
+func (x *ReplicaTestimony) GetAsyncFlush() bool {
+	if x != nil {
+		return x.AsyncFlush
+	}
+	return false
+}
+
+func (x *ReplicaTestimony) GetEpochRecord() []byte {
+	if x != nil {
+		return x.EpochRecord
+	}
+	return nil
+}
+
+func (x *ReplicaTestimony) GetLost() string {
+	if x != nil {
+		return x.Lost
+	}
+	return ""
+}
+
+func (x *ReplicaTestimony) GetUnready() string {
+	if x != nil {
+		return x.Unready
+	}
+	return ""
+}
+
+func (x *ReplicaTestimony) GetWishes() *GroupWishes {
+	if x != nil {
+		return x.Wishes
+	}
+	return nil
+}
+
+// AwaitsRecovery is the detail of an error: this controller has an empty folder and waits for Recover; nodes testify to it.
+type AwaitsRecovery struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AwaitsRecovery) Reset() {
+	*x = AwaitsRecovery{}
+	mi := &file_controller_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AwaitsRecovery) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AwaitsRecovery) ProtoMessage() {}
+
+func (x *AwaitsRecovery) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AwaitsRecovery.ProtoReflect.Descriptor instead.
+func (*AwaitsRecovery) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{18}
+}
+
+type TestifyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	HoldTo        *Recovery              `protobuf:"bytes,1,opt,name=hold_to,json=holdTo,proto3" json:"hold_to,omitempty"` // the node is to hold to this recovery from now on, durably, and to testify again; absent: not yet
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TestifyResponse) Reset() {
+	*x = TestifyResponse{}
+	mi := &file_controller_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TestifyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TestifyResponse) ProtoMessage() {}
+
+func (x *TestifyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TestifyResponse.ProtoReflect.Descriptor instead.
+func (*TestifyResponse) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TestifyResponse) GetHoldTo() *Recovery {
+	if x != nil {
+		return x.HoldTo
+	}
+	return nil
+}
+
+type RecoverRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stopped       []string               `protobuf:"bytes,1,rep,name=stopped,proto3" json:"stopped,omitempty"` // nodes that will never act with what they have
+	Execute       bool                   `protobuf:"varint,2,opt,name=execute,proto3" json:"execute,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoverRequest) Reset() {
+	*x = RecoverRequest{}
+	mi := &file_controller_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverRequest) ProtoMessage() {}
+
+func (x *RecoverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverRequest.ProtoReflect.Descriptor instead.
+func (*RecoverRequest) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RecoverRequest) GetStopped() []string {
+	if x != nil {
+		return x.Stopped
+	}
+	return nil
+}
+
+func (x *RecoverRequest) GetExecute() bool {
+	if x != nil {
+		return x.Execute
+	}
+	return false
+}
+
+type RecoverResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId     []byte                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Recovery      uint32                 `protobuf:"varint,2,opt,name=recovery,proto3" json:"recovery,omitempty"`
+	Nodes         []string               `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`   // that have testified
+	Groups        []*RecoveredGroup      `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"` // by name
+	Notes         []string               `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
+	Blocked       []string               `protobuf:"bytes,6,rep,name=blocked,proto3" json:"blocked,omitempty"` // what is in the way; empty: nothing
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoverResponse) Reset() {
+	*x = RecoverResponse{}
+	mi := &file_controller_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoverResponse) ProtoMessage() {}
+
+func (x *RecoverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoverResponse.ProtoReflect.Descriptor instead.
+func (*RecoverResponse) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *RecoverResponse) GetClusterId() []byte {
+	if x != nil {
+		return x.ClusterId
+	}
+	return nil
+}
+
+func (x *RecoverResponse) GetRecovery() uint32 {
+	if x != nil {
+		return x.Recovery
+	}
+	return 0
+}
+
+func (x *RecoverResponse) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *RecoverResponse) GetGroups() []*RecoveredGroup {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *RecoverResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+func (x *RecoverResponse) GetBlocked() []string {
+	if x != nil {
+		return x.Blocked
+	}
+	return nil
+}
+
+type RecoveredGroup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	KnownEpoch    uint32                 `protobuf:"varint,2,opt,name=known_epoch,json=knownEpoch,proto3" json:"known_epoch,omitempty"` // the newest one that a node has adopted
+	Epoch         uint32                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                             // the one that begins
+	Voters        []string               `protobuf:"bytes,4,rep,name=voters,proto3" json:"voters,omitempty"`                            // their nodes
+	Heard         []string               `protobuf:"bytes,5,rep,name=heard,proto3" json:"heard,omitempty"`                              // nodes of those that have testified and are whole
+	Sure          bool                   `protobuf:"varint,6,opt,name=sure,proto3" json:"sure,omitempty"`                               // a majority of the voters was heard: nothing that was answered OK can be missing
+	Notes         []string               `protobuf:"bytes,7,rep,name=notes,proto3" json:"notes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoveredGroup) Reset() {
+	*x = RecoveredGroup{}
+	mi := &file_controller_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoveredGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoveredGroup) ProtoMessage() {}
+
+func (x *RecoveredGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoveredGroup.ProtoReflect.Descriptor instead.
+func (*RecoveredGroup) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RecoveredGroup) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RecoveredGroup) GetKnownEpoch() uint32 {
+	if x != nil {
+		return x.KnownEpoch
+	}
+	return 0
+}
+
+func (x *RecoveredGroup) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RecoveredGroup) GetVoters() []string {
+	if x != nil {
+		return x.Voters
+	}
+	return nil
+}
+
+func (x *RecoveredGroup) GetHeard() []string {
+	if x != nil {
+		return x.Heard
+	}
+	return nil
+}
+
+func (x *RecoveredGroup) GetSure() bool {
+	if x != nil {
+		return x.Sure
+	}
+	return false
+}
+
+func (x *RecoveredGroup) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
 // GroupReplica says where another replica of the group is.
 type GroupReplica struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1333,7 +2145,7 @@ type GroupReplica struct {
 
 func (x *GroupReplica) Reset() {
 	*x = GroupReplica{}
-	mi := &file_controller_proto_msgTypes[13]
+	mi := &file_controller_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1345,7 +2157,7 @@ func (x *GroupReplica) String() string {
 func (*GroupReplica) ProtoMessage() {}
 
 func (x *GroupReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[13]
+	mi := &file_controller_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1358,7 +2170,7 @@ func (x *GroupReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupReplica.ProtoReflect.Descriptor instead.
 func (*GroupReplica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{13}
+	return file_controller_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GroupReplica) GetReplicaId() uint64 {
@@ -1412,7 +2224,7 @@ type CreateGroupRequest struct {
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_controller_proto_msgTypes[14]
+	mi := &file_controller_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +2236,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[14]
+	mi := &file_controller_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +2249,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{14}
+	return file_controller_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CreateGroupRequest) GetName() string {
@@ -1506,7 +2318,7 @@ type ElectRequest struct {
 
 func (x *ElectRequest) Reset() {
 	*x = ElectRequest{}
-	mi := &file_controller_proto_msgTypes[15]
+	mi := &file_controller_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +2330,7 @@ func (x *ElectRequest) String() string {
 func (*ElectRequest) ProtoMessage() {}
 
 func (x *ElectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[15]
+	mi := &file_controller_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +2343,7 @@ func (x *ElectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ElectRequest.ProtoReflect.Descriptor instead.
 func (*ElectRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{15}
+	return file_controller_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ElectRequest) GetGroup() string {
@@ -1559,7 +2371,7 @@ type TermStart struct {
 
 func (x *TermStart) Reset() {
 	*x = TermStart{}
-	mi := &file_controller_proto_msgTypes[16]
+	mi := &file_controller_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1571,7 +2383,7 @@ func (x *TermStart) String() string {
 func (*TermStart) ProtoMessage() {}
 
 func (x *TermStart) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[16]
+	mi := &file_controller_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1584,7 +2396,7 @@ func (x *TermStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TermStart.ProtoReflect.Descriptor instead.
 func (*TermStart) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{16}
+	return file_controller_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TermStart) GetTerm() uint64 {
@@ -1617,7 +2429,7 @@ type UncleanElection struct {
 
 func (x *UncleanElection) Reset() {
 	*x = UncleanElection{}
-	mi := &file_controller_proto_msgTypes[17]
+	mi := &file_controller_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +2441,7 @@ func (x *UncleanElection) String() string {
 func (*UncleanElection) ProtoMessage() {}
 
 func (x *UncleanElection) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[17]
+	mi := &file_controller_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +2454,7 @@ func (x *UncleanElection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UncleanElection.ProtoReflect.Descriptor instead.
 func (*UncleanElection) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{17}
+	return file_controller_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *UncleanElection) GetEpoch() uint32 {
@@ -1707,7 +2519,7 @@ type ElectUncleanRequest struct {
 
 func (x *ElectUncleanRequest) Reset() {
 	*x = ElectUncleanRequest{}
-	mi := &file_controller_proto_msgTypes[18]
+	mi := &file_controller_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +2531,7 @@ func (x *ElectUncleanRequest) String() string {
 func (*ElectUncleanRequest) ProtoMessage() {}
 
 func (x *ElectUncleanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[18]
+	mi := &file_controller_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +2544,7 @@ func (x *ElectUncleanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ElectUncleanRequest.ProtoReflect.Descriptor instead.
 func (*ElectUncleanRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{18}
+	return file_controller_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ElectUncleanRequest) GetGroup() string {
@@ -1783,7 +2595,7 @@ type ElectUncleanResponse struct {
 
 func (x *ElectUncleanResponse) Reset() {
 	*x = ElectUncleanResponse{}
-	mi := &file_controller_proto_msgTypes[19]
+	mi := &file_controller_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1795,7 +2607,7 @@ func (x *ElectUncleanResponse) String() string {
 func (*ElectUncleanResponse) ProtoMessage() {}
 
 func (x *ElectUncleanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[19]
+	mi := &file_controller_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1808,7 +2620,7 @@ func (x *ElectUncleanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ElectUncleanResponse.ProtoReflect.Descriptor instead.
 func (*ElectUncleanResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{19}
+	return file_controller_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ElectUncleanResponse) GetEpoch() uint32 {
@@ -1859,7 +2671,7 @@ type ReplaceReplicaRequest struct {
 
 func (x *ReplaceReplicaRequest) Reset() {
 	*x = ReplaceReplicaRequest{}
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1871,7 +2683,7 @@ func (x *ReplaceReplicaRequest) String() string {
 func (*ReplaceReplicaRequest) ProtoMessage() {}
 
 func (x *ReplaceReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[20]
+	mi := &file_controller_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1884,7 +2696,7 @@ func (x *ReplaceReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceReplicaRequest.ProtoReflect.Descriptor instead.
 func (*ReplaceReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{20}
+	return file_controller_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReplaceReplicaRequest) GetGroup() string {
@@ -1933,7 +2745,7 @@ type KeepLearnerRequest struct {
 
 func (x *KeepLearnerRequest) Reset() {
 	*x = KeepLearnerRequest{}
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1945,7 +2757,7 @@ func (x *KeepLearnerRequest) String() string {
 func (*KeepLearnerRequest) ProtoMessage() {}
 
 func (x *KeepLearnerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[21]
+	mi := &file_controller_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1958,7 +2770,7 @@ func (x *KeepLearnerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeepLearnerRequest.ProtoReflect.Descriptor instead.
 func (*KeepLearnerRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{21}
+	return file_controller_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *KeepLearnerRequest) GetGroup() string {
@@ -1992,7 +2804,7 @@ type PreferRequest struct {
 
 func (x *PreferRequest) Reset() {
 	*x = PreferRequest{}
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2004,7 +2816,7 @@ func (x *PreferRequest) String() string {
 func (*PreferRequest) ProtoMessage() {}
 
 func (x *PreferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[22]
+	mi := &file_controller_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2017,7 +2829,7 @@ func (x *PreferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreferRequest.ProtoReflect.Descriptor instead.
 func (*PreferRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{22}
+	return file_controller_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PreferRequest) GetGroup() string {
@@ -2043,7 +2855,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2055,7 +2867,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[23]
+	mi := &file_controller_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2068,7 +2880,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{23}
+	return file_controller_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RemoveNodeRequest) GetNodeId() string {
@@ -2086,7 +2898,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2910,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[24]
+	mi := &file_controller_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2923,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{24}
+	return file_controller_proto_rawDescGZIP(), []int{34}
 }
 
 type SetModeRequest struct {
@@ -2129,7 +2941,7 @@ type SetModeRequest struct {
 
 func (x *SetModeRequest) Reset() {
 	*x = SetModeRequest{}
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2141,7 +2953,7 @@ func (x *SetModeRequest) String() string {
 func (*SetModeRequest) ProtoMessage() {}
 
 func (x *SetModeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[25]
+	mi := &file_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2154,7 +2966,7 @@ func (x *SetModeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetModeRequest.ProtoReflect.Descriptor instead.
 func (*SetModeRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{25}
+	return file_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SetModeRequest) GetGroup() string {
@@ -2235,7 +3047,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2247,7 +3059,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[26]
+	mi := &file_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2260,7 +3072,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{26}
+	return file_controller_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Group) GetName() string {
@@ -2424,7 +3236,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2436,7 +3248,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[27]
+	mi := &file_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2449,7 +3261,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{27}
+	return file_controller_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Change) GetEpoch() uint32 {
@@ -2501,7 +3313,7 @@ type Master struct {
 
 func (x *Master) Reset() {
 	*x = Master{}
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +3325,7 @@ func (x *Master) String() string {
 func (*Master) ProtoMessage() {}
 
 func (x *Master) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[28]
+	mi := &file_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +3338,7 @@ func (x *Master) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Master.ProtoReflect.Descriptor instead.
 func (*Master) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{28}
+	return file_controller_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Master) GetReplicaId() uint64 {
@@ -2593,7 +3405,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +3417,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[29]
+	mi := &file_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +3430,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{29}
+	return file_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Replica) GetReplicaId() uint64 {
@@ -2727,7 +3539,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_controller_proto_msgTypes[30]
+	mi := &file_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2739,7 +3551,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[30]
+	mi := &file_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2752,7 +3564,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{30}
+	return file_controller_proto_rawDescGZIP(), []int{40}
 }
 
 type ListGroupsResponse struct {
@@ -2764,7 +3576,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_controller_proto_msgTypes[31]
+	mi := &file_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2776,7 +3588,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[31]
+	mi := &file_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2789,7 +3601,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{31}
+	return file_controller_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -2808,7 +3620,7 @@ type GetGroupRequest struct {
 
 func (x *GetGroupRequest) Reset() {
 	*x = GetGroupRequest{}
-	mi := &file_controller_proto_msgTypes[32]
+	mi := &file_controller_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2820,7 +3632,7 @@ func (x *GetGroupRequest) String() string {
 func (*GetGroupRequest) ProtoMessage() {}
 
 func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[32]
+	mi := &file_controller_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2833,7 +3645,7 @@ func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGroupRequest.ProtoReflect.Descriptor instead.
 func (*GetGroupRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{32}
+	return file_controller_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetGroupRequest) GetName() string {
@@ -2858,7 +3670,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_controller_proto_msgTypes[33]
+	mi := &file_controller_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2870,7 +3682,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[33]
+	mi := &file_controller_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2883,7 +3695,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{33}
+	return file_controller_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Node) GetNodeId() string {
@@ -2943,7 +3755,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_controller_proto_msgTypes[34]
+	mi := &file_controller_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2955,7 +3767,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[34]
+	mi := &file_controller_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2968,7 +3780,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{34}
+	return file_controller_proto_rawDescGZIP(), []int{44}
 }
 
 type ListNodesResponse struct {
@@ -2980,7 +3792,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_controller_proto_msgTypes[35]
+	mi := &file_controller_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2992,7 +3804,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[35]
+	mi := &file_controller_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3005,7 +3817,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{35}
+	return file_controller_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -3026,7 +3838,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_controller_proto_msgTypes[36]
+	mi := &file_controller_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3038,7 +3850,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[36]
+	mi := &file_controller_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3051,7 +3863,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{36}
+	return file_controller_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Member) GetId() string {
@@ -3086,7 +3898,7 @@ type ChangeNamesrvRequest struct {
 
 func (x *ChangeNamesrvRequest) Reset() {
 	*x = ChangeNamesrvRequest{}
-	mi := &file_controller_proto_msgTypes[37]
+	mi := &file_controller_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3098,7 +3910,7 @@ func (x *ChangeNamesrvRequest) String() string {
 func (*ChangeNamesrvRequest) ProtoMessage() {}
 
 func (x *ChangeNamesrvRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[37]
+	mi := &file_controller_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3111,7 +3923,7 @@ func (x *ChangeNamesrvRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeNamesrvRequest.ProtoReflect.Descriptor instead.
 func (*ChangeNamesrvRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{37}
+	return file_controller_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ChangeNamesrvRequest) GetSet() []string {
@@ -3144,7 +3956,7 @@ type ChangeNamesrvResponse struct {
 
 func (x *ChangeNamesrvResponse) Reset() {
 	*x = ChangeNamesrvResponse{}
-	mi := &file_controller_proto_msgTypes[38]
+	mi := &file_controller_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3156,7 +3968,7 @@ func (x *ChangeNamesrvResponse) String() string {
 func (*ChangeNamesrvResponse) ProtoMessage() {}
 
 func (x *ChangeNamesrvResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[38]
+	mi := &file_controller_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3169,7 +3981,7 @@ func (x *ChangeNamesrvResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeNamesrvResponse.ProtoReflect.Descriptor instead.
 func (*ChangeNamesrvResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{38}
+	return file_controller_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ChangeNamesrvResponse) GetNamesrv() []string {
@@ -3189,7 +4001,7 @@ type ChangeControllersRequest struct {
 
 func (x *ChangeControllersRequest) Reset() {
 	*x = ChangeControllersRequest{}
-	mi := &file_controller_proto_msgTypes[39]
+	mi := &file_controller_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3201,7 +4013,7 @@ func (x *ChangeControllersRequest) String() string {
 func (*ChangeControllersRequest) ProtoMessage() {}
 
 func (x *ChangeControllersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[39]
+	mi := &file_controller_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3214,7 +4026,7 @@ func (x *ChangeControllersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeControllersRequest.ProtoReflect.Descriptor instead.
 func (*ChangeControllersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{39}
+	return file_controller_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ChangeControllersRequest) GetAdd() []*Member {
@@ -3239,7 +4051,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_controller_proto_msgTypes[40]
+	mi := &file_controller_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3251,7 +4063,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[40]
+	mi := &file_controller_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3264,7 +4076,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{40}
+	return file_controller_proto_rawDescGZIP(), []int{50}
 }
 
 type MembersResponse struct {
@@ -3279,7 +4091,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_controller_proto_msgTypes[41]
+	mi := &file_controller_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3291,7 +4103,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[41]
+	mi := &file_controller_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3304,7 +4116,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{41}
+	return file_controller_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *MembersResponse) GetClusterId() []byte {
@@ -3343,7 +4155,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_controller_proto_msgTypes[42]
+	mi := &file_controller_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3355,7 +4167,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[42]
+	mi := &file_controller_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3368,7 +4180,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{42}
+	return file_controller_proto_rawDescGZIP(), []int{52}
 }
 
 type StatusResponse struct {
@@ -3391,7 +4203,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_controller_proto_msgTypes[43]
+	mi := &file_controller_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3403,7 +4215,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[43]
+	mi := &file_controller_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3416,7 +4228,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{43}
+	return file_controller_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *StatusResponse) GetId() string {
@@ -3513,7 +4325,7 @@ type IdentifyRequest struct {
 
 func (x *IdentifyRequest) Reset() {
 	*x = IdentifyRequest{}
-	mi := &file_controller_proto_msgTypes[44]
+	mi := &file_controller_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3525,7 +4337,7 @@ func (x *IdentifyRequest) String() string {
 func (*IdentifyRequest) ProtoMessage() {}
 
 func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[44]
+	mi := &file_controller_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3538,7 +4350,7 @@ func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyRequest.ProtoReflect.Descriptor instead.
 func (*IdentifyRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{44}
+	return file_controller_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *IdentifyRequest) GetId() string {
@@ -3567,7 +4379,7 @@ type IdentifyResponse struct {
 
 func (x *IdentifyResponse) Reset() {
 	*x = IdentifyResponse{}
-	mi := &file_controller_proto_msgTypes[45]
+	mi := &file_controller_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3579,7 +4391,7 @@ func (x *IdentifyResponse) String() string {
 func (*IdentifyResponse) ProtoMessage() {}
 
 func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[45]
+	mi := &file_controller_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3592,7 +4404,7 @@ func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyResponse.ProtoReflect.Descriptor instead.
 func (*IdentifyResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{45}
+	return file_controller_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *IdentifyResponse) GetId() string {
@@ -3636,7 +4448,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_controller_proto_msgTypes[46]
+	mi := &file_controller_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3648,7 +4460,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[46]
+	mi := &file_controller_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3661,7 +4473,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{46}
+	return file_controller_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Membership) GetChanged() bool {
@@ -3704,7 +4516,7 @@ type MemberIdentity struct {
 
 func (x *MemberIdentity) Reset() {
 	*x = MemberIdentity{}
-	mi := &file_controller_proto_msgTypes[47]
+	mi := &file_controller_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3716,7 +4528,7 @@ func (x *MemberIdentity) String() string {
 func (*MemberIdentity) ProtoMessage() {}
 
 func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[47]
+	mi := &file_controller_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3729,7 +4541,7 @@ func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberIdentity.ProtoReflect.Descriptor instead.
 func (*MemberIdentity) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{47}
+	return file_controller_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *MemberIdentity) GetId() string {
@@ -3774,7 +4586,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_controller_proto_msgTypes[48]
+	mi := &file_controller_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3786,7 +4598,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[48]
+	mi := &file_controller_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3799,7 +4611,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{48}
+	return file_controller_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *StepRequest) GetToken() []byte {
@@ -3853,7 +4665,7 @@ type StepResponse struct {
 
 func (x *StepResponse) Reset() {
 	*x = StepResponse{}
-	mi := &file_controller_proto_msgTypes[49]
+	mi := &file_controller_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3865,7 +4677,7 @@ func (x *StepResponse) String() string {
 func (*StepResponse) ProtoMessage() {}
 
 func (x *StepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[49]
+	mi := &file_controller_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3878,7 +4690,7 @@ func (x *StepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResponse.ProtoReflect.Descriptor instead.
 func (*StepResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{49}
+	return file_controller_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *StepResponse) GetRemoved() bool {
@@ -3902,7 +4714,7 @@ const file_controller_proto_rawDesc = "" +
 	"\x0eUpgradeRequest\"?\n" +
 	"\x0fUpgradeResponse\x12\x16\n" +
 	"\x06before\x18\x01 \x01(\rR\x06before\x12\x14\n" +
-	"\x05level\x18\x02 \x01(\rR\x05level\"\xbe\x01\n" +
+	"\x05level\x18\x02 \x01(\rR\x05level\"\xfc\x01\n" +
 	"\x13RegisterNodeRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1d\n" +
 	"\n" +
@@ -3910,11 +4722,16 @@ const file_controller_proto_rawDesc = "" +
 	"\asession\x18\x03 \x01(\fR\asession\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x04 \x01(\fR\tclusterId\x126\n" +
-	"\x06levels\x18\x05 \x01(\v2\x1e.ledgermq.controller.v1.LevelsR\x06levels\"w\n" +
+	"\x06levels\x18\x05 \x01(\v2\x1e.ledgermq.controller.v1.LevelsR\x06levels\x12<\n" +
+	"\brecovery\x18F \x01(\v2 .ledgermq.controller.v1.RecoveryR\brecovery\"8\n" +
+	"\bRecovery\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\fR\x05token\"\xb5\x01\n" +
 	"\x14RegisterNodeResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\fR\tclusterId\x12@\n" +
-	"\vcontrollers\x18\x02 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\vcontrollers\"\xd3\x01\n" +
+	"\vcontrollers\x18\x02 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\vcontrollers\x12<\n" +
+	"\brecovery\x18F \x01(\v2 .ledgermq.controller.v1.RecoveryR\brecovery\"\xd3\x01\n" +
 	"\tAddresses\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x18\n" +
 	"\ametrics\x18\x02 \x01(\tR\ametrics\x12H\n" +
@@ -3965,7 +4782,7 @@ const file_controller_proto_rawDesc = "" +
 	"\x05match\x18\x02 \x01(\x04R\x05match\x12%\n" +
 	"\x0estalled_millis\x18\x03 \x01(\x03R\rstalledMillis\x12\x16\n" +
 	"\x06closed\x18\x04 \x01(\bR\x06closed\x12(\n" +
-	"\x10caught_up_millis\x18\x05 \x01(\x03R\x0ecaughtUpMillis\"\xdb\x02\n" +
+	"\x10caught_up_millis\x18\x05 \x01(\x03R\x0ecaughtUpMillis\"\x99\x03\n" +
 	"\x10HeartbeatRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1d\n" +
 	"\n" +
@@ -3976,7 +4793,8 @@ const file_controller_proto_rawDesc = "" +
 	"\breplicas\x18\x06 \x03(\v2%.ledgermq.controller.v1.ReplicaReportR\breplicas\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\a \x01(\fR\tclusterId\x126\n" +
-	"\x06levels\x18\b \x01(\v2\x1e.ledgermq.controller.v1.LevelsR\x06levels\"\xab\x02\n" +
+	"\x06levels\x18\b \x01(\v2\x1e.ledgermq.controller.v1.LevelsR\x06levels\x12<\n" +
+	"\brecovery\x18F \x01(\v2 .ledgermq.controller.v1.RecoveryR\brecovery\"\xe9\x02\n" +
 	"\x11HeartbeatResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\fR\tclusterId\x12\x1b\n" +
@@ -3985,7 +4803,8 @@ const file_controller_proto_rawDesc = "" +
 	"\breplicas\x18\x04 \x03(\v2%.ledgermq.controller.v1.WantedReplicaR\breplicas\x12@\n" +
 	"\vcontrollers\x18\x05 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\vcontrollers\x12\x14\n" +
 	"\x05level\x18\x06 \x01(\rR\x05level\x12\x18\n" +
-	"\anamesrv\x18( \x03(\tR\anamesrv\"\x85\x06\n" +
+	"\anamesrv\x18( \x03(\tR\anamesrv\x12<\n" +
+	"\brecovery\x18F \x01(\v2 .ledgermq.controller.v1.RecoveryR\brecovery\"\xc2\x06\n" +
 	"\rWantedReplica\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -4015,7 +4834,76 @@ const file_controller_proto_rawDesc = "" +
 	"asyncFlush\x12A\n" +
 	"\aunclean\x18( \x03(\v2'.ledgermq.controller.v1.UncleanElectionR\aunclean\x12\x18\n" +
 	"\aretired\x18) \x01(\bR\aretired\x12\x18\n" +
-	"\aplanned\x18* \x01(\bR\aplanned\"\xa4\x01\n" +
+	"\aplanned\x18* \x01(\bR\aplanned\x12;\n" +
+	"\x06wishes\x18F \x01(\v2#.ledgermq.controller.v1.GroupWishesR\x06wishes\"\xc4\x01\n" +
+	"\vGroupWishes\x12\x18\n" +
+	"\aanswers\x18\x01 \x01(\rR\aanswers\x12\x18\n" +
+	"\amembers\x18\x02 \x01(\rR\amembers\x12\x17\n" +
+	"\amin_isr\x18\x03 \x01(\rR\x06minIsr\x12%\n" +
+	"\x0epreferred_node\x18\x04 \x01(\tR\rpreferredNode\x12A\n" +
+	"\breplicas\x18\x05 \x03(\v2%.ledgermq.controller.v1.WishedReplicaR\breplicas\"\x8f\x01\n" +
+	"\rWishedReplica\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x12\n" +
+	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x17\n" +
+	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12\x18\n" +
+	"\alearner\x18\x04 \x01(\bR\alearner\x12\x18\n" +
+	"\aleaving\x18\x05 \x01(\bR\aleaving\"\xa9\x03\n" +
+	"\tTestimony\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1d\n" +
+	"\n" +
+	"check_code\x18\x02 \x01(\fR\tcheckCode\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x03 \x01(\fR\tclusterId\x126\n" +
+	"\x06levels\x18\x04 \x01(\v2\x1e.ledgermq.controller.v1.LevelsR\x06levels\x12\x14\n" +
+	"\x05level\x18\x05 \x01(\rR\x05level\x12<\n" +
+	"\brecovery\x18\x06 \x01(\v2 .ledgermq.controller.v1.RecoveryR\brecovery\x12 \n" +
+	"\vcontrollers\x18\a \x03(\tR\vcontrollers\x12\x18\n" +
+	"\anamesrv\x18\b \x03(\tR\anamesrv\x12!\n" +
+	"\fpeer_address\x18\t \x01(\tR\vpeerAddress\x12D\n" +
+	"\breplicas\x18\n" +
+	" \x03(\v2(.ledgermq.controller.v1.ReplicaTestimonyR\breplicas\x12\x14\n" +
+	"\x05peers\x18\v \x03(\tR\x05peers\"\x8b\x03\n" +
+	"\x10ReplicaTestimony\x12\x19\n" +
+	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
+	"\n" +
+	"group_name\x18\x02 \x01(\tR\tgroupName\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x03 \x01(\x04R\treplicaId\x12\x12\n" +
+	"\x04slot\x18\x04 \x01(\rR\x04slot\x12 \n" +
+	"\vincarnation\x18\x05 \x01(\fR\vincarnation\x12\x16\n" +
+	"\x06starts\x18\x06 \x01(\x04R\x06starts\x12!\n" +
+	"\fsegment_size\x18\a \x01(\x03R\vsegmentSize\x12\x1f\n" +
+	"\vasync_flush\x18\b \x01(\bR\n" +
+	"asyncFlush\x12!\n" +
+	"\fepoch_record\x18\t \x01(\fR\vepochRecord\x12\x12\n" +
+	"\x04lost\x18\n" +
+	" \x01(\tR\x04lost\x12\x18\n" +
+	"\aunready\x18\v \x01(\tR\aunready\x12;\n" +
+	"\x06wishes\x18\f \x01(\v2#.ledgermq.controller.v1.GroupWishesR\x06wishes\"\x10\n" +
+	"\x0eAwaitsRecovery\"L\n" +
+	"\x0fTestifyResponse\x129\n" +
+	"\ahold_to\x18\x01 \x01(\v2 .ledgermq.controller.v1.RecoveryR\x06holdTo\"D\n" +
+	"\x0eRecoverRequest\x12\x18\n" +
+	"\astopped\x18\x01 \x03(\tR\astopped\x12\x18\n" +
+	"\aexecute\x18\x02 \x01(\bR\aexecute\"\xd2\x01\n" +
+	"\x0fRecoverResponse\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\fR\tclusterId\x12\x1a\n" +
+	"\brecovery\x18\x02 \x01(\rR\brecovery\x12\x14\n" +
+	"\x05nodes\x18\x03 \x03(\tR\x05nodes\x12>\n" +
+	"\x06groups\x18\x04 \x03(\v2&.ledgermq.controller.v1.RecoveredGroupR\x06groups\x12\x14\n" +
+	"\x05notes\x18\x05 \x03(\tR\x05notes\x12\x18\n" +
+	"\ablocked\x18\x06 \x03(\tR\ablocked\"\xb3\x01\n" +
+	"\x0eRecoveredGroup\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1f\n" +
+	"\vknown_epoch\x18\x02 \x01(\rR\n" +
+	"knownEpoch\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\rR\x05epoch\x12\x16\n" +
+	"\x06voters\x18\x04 \x03(\tR\x06voters\x12\x14\n" +
+	"\x05heard\x18\x05 \x03(\tR\x05heard\x12\x12\n" +
+	"\x04sure\x18\x06 \x01(\bR\x04sure\x12\x14\n" +
+	"\x05notes\x18\a \x03(\tR\x05notes\"\xa4\x01\n" +
 	"\fGroupReplica\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\x04R\treplicaId\x12\x12\n" +
@@ -4241,7 +5129,7 @@ const file_controller_proto_rawDesc = "" +
 	"GroupState\x12\x1b\n" +
 	"\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13GROUP_STATE_PENDING\x10\x01\x12\x15\n" +
-	"\x11GROUP_STATE_READY\x10\x022\xb7\r\n" +
+	"\x11GROUP_STATE_READY\x10\x022\xea\x0e\n" +
 	"\n" +
 	"Controller\x12i\n" +
 	"\fRegisterNode\x12+.ledgermq.controller.v1.RegisterNodeRequest\x1a,.ledgermq.controller.v1.RegisterNodeResponse\x12`\n" +
@@ -4263,7 +5151,9 @@ const file_controller_proto_rawDesc = "" +
 	"\aMembers\x12&.ledgermq.controller.v1.MembersRequest\x1a'.ledgermq.controller.v1.MembersResponse\x12l\n" +
 	"\rChangeNamesrv\x12,.ledgermq.controller.v1.ChangeNamesrvRequest\x1a-.ledgermq.controller.v1.ChangeNamesrvResponse\x12n\n" +
 	"\x11ChangeControllers\x120.ledgermq.controller.v1.ChangeControllersRequest\x1a'.ledgermq.controller.v1.MembersResponse\x12W\n" +
-	"\x06Status\x12%.ledgermq.controller.v1.StatusRequest\x1a&.ledgermq.controller.v1.StatusResponse2\xb8\x01\n" +
+	"\x06Status\x12%.ledgermq.controller.v1.StatusRequest\x1a&.ledgermq.controller.v1.StatusResponse\x12U\n" +
+	"\aTestify\x12!.ledgermq.controller.v1.Testimony\x1a'.ledgermq.controller.v1.TestifyResponse\x12Z\n" +
+	"\aRecover\x12&.ledgermq.controller.v1.RecoverRequest\x1a'.ledgermq.controller.v1.RecoverResponse2\xb8\x01\n" +
 	"\x04Peer\x12]\n" +
 	"\bIdentify\x12'.ledgermq.controller.v1.IdentifyRequest\x1a(.ledgermq.controller.v1.IdentifyResponse\x12Q\n" +
 	"\x04Step\x12#.ledgermq.controller.v1.StepRequest\x1a$.ledgermq.controller.v1.StepResponseB6Z4github.com/ledgermq/ledgermq/controller/controllerpbb\x06proto3"
@@ -4281,7 +5171,7 @@ func file_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_controller_proto_goTypes = []any{
 	(Role)(0),                        // 0: ledgermq.controller.v1.Role
 	(GroupState)(0),                  // 1: ledgermq.controller.v1.GroupState
@@ -4290,132 +5180,158 @@ var file_controller_proto_goTypes = []any{
 	(*UpgradeRequest)(nil),           // 4: ledgermq.controller.v1.UpgradeRequest
 	(*UpgradeResponse)(nil),          // 5: ledgermq.controller.v1.UpgradeResponse
 	(*RegisterNodeRequest)(nil),      // 6: ledgermq.controller.v1.RegisterNodeRequest
-	(*RegisterNodeResponse)(nil),     // 7: ledgermq.controller.v1.RegisterNodeResponse
-	(*Addresses)(nil),                // 8: ledgermq.controller.v1.Addresses
-	(*ReplicaReport)(nil),            // 9: ledgermq.controller.v1.ReplicaReport
-	(*Fetching)(nil),                 // 10: ledgermq.controller.v1.Fetching
-	(*MemberReport)(nil),             // 11: ledgermq.controller.v1.MemberReport
-	(*HeartbeatRequest)(nil),         // 12: ledgermq.controller.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),        // 13: ledgermq.controller.v1.HeartbeatResponse
-	(*WantedReplica)(nil),            // 14: ledgermq.controller.v1.WantedReplica
-	(*GroupReplica)(nil),             // 15: ledgermq.controller.v1.GroupReplica
-	(*CreateGroupRequest)(nil),       // 16: ledgermq.controller.v1.CreateGroupRequest
-	(*ElectRequest)(nil),             // 17: ledgermq.controller.v1.ElectRequest
-	(*TermStart)(nil),                // 18: ledgermq.controller.v1.TermStart
-	(*UncleanElection)(nil),          // 19: ledgermq.controller.v1.UncleanElection
-	(*ElectUncleanRequest)(nil),      // 20: ledgermq.controller.v1.ElectUncleanRequest
-	(*ElectUncleanResponse)(nil),     // 21: ledgermq.controller.v1.ElectUncleanResponse
-	(*ReplaceReplicaRequest)(nil),    // 22: ledgermq.controller.v1.ReplaceReplicaRequest
-	(*KeepLearnerRequest)(nil),       // 23: ledgermq.controller.v1.KeepLearnerRequest
-	(*PreferRequest)(nil),            // 24: ledgermq.controller.v1.PreferRequest
-	(*RemoveNodeRequest)(nil),        // 25: ledgermq.controller.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 26: ledgermq.controller.v1.RemoveNodeResponse
-	(*SetModeRequest)(nil),           // 27: ledgermq.controller.v1.SetModeRequest
-	(*Group)(nil),                    // 28: ledgermq.controller.v1.Group
-	(*Change)(nil),                   // 29: ledgermq.controller.v1.Change
-	(*Master)(nil),                   // 30: ledgermq.controller.v1.Master
-	(*Replica)(nil),                  // 31: ledgermq.controller.v1.Replica
-	(*ListGroupsRequest)(nil),        // 32: ledgermq.controller.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),       // 33: ledgermq.controller.v1.ListGroupsResponse
-	(*GetGroupRequest)(nil),          // 34: ledgermq.controller.v1.GetGroupRequest
-	(*Node)(nil),                     // 35: ledgermq.controller.v1.Node
-	(*ListNodesRequest)(nil),         // 36: ledgermq.controller.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),        // 37: ledgermq.controller.v1.ListNodesResponse
-	(*Member)(nil),                   // 38: ledgermq.controller.v1.Member
-	(*ChangeNamesrvRequest)(nil),     // 39: ledgermq.controller.v1.ChangeNamesrvRequest
-	(*ChangeNamesrvResponse)(nil),    // 40: ledgermq.controller.v1.ChangeNamesrvResponse
-	(*ChangeControllersRequest)(nil), // 41: ledgermq.controller.v1.ChangeControllersRequest
-	(*MembersRequest)(nil),           // 42: ledgermq.controller.v1.MembersRequest
-	(*MembersResponse)(nil),          // 43: ledgermq.controller.v1.MembersResponse
-	(*StatusRequest)(nil),            // 44: ledgermq.controller.v1.StatusRequest
-	(*StatusResponse)(nil),           // 45: ledgermq.controller.v1.StatusResponse
-	(*IdentifyRequest)(nil),          // 46: ledgermq.controller.v1.IdentifyRequest
-	(*IdentifyResponse)(nil),         // 47: ledgermq.controller.v1.IdentifyResponse
-	(*Membership)(nil),               // 48: ledgermq.controller.v1.Membership
-	(*MemberIdentity)(nil),           // 49: ledgermq.controller.v1.MemberIdentity
-	(*StepRequest)(nil),              // 50: ledgermq.controller.v1.StepRequest
-	(*StepResponse)(nil),             // 51: ledgermq.controller.v1.StepResponse
-	nil,                              // 52: ledgermq.controller.v1.Addresses.ClientsEntry
+	(*Recovery)(nil),                 // 7: ledgermq.controller.v1.Recovery
+	(*RegisterNodeResponse)(nil),     // 8: ledgermq.controller.v1.RegisterNodeResponse
+	(*Addresses)(nil),                // 9: ledgermq.controller.v1.Addresses
+	(*ReplicaReport)(nil),            // 10: ledgermq.controller.v1.ReplicaReport
+	(*Fetching)(nil),                 // 11: ledgermq.controller.v1.Fetching
+	(*MemberReport)(nil),             // 12: ledgermq.controller.v1.MemberReport
+	(*HeartbeatRequest)(nil),         // 13: ledgermq.controller.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),        // 14: ledgermq.controller.v1.HeartbeatResponse
+	(*WantedReplica)(nil),            // 15: ledgermq.controller.v1.WantedReplica
+	(*GroupWishes)(nil),              // 16: ledgermq.controller.v1.GroupWishes
+	(*WishedReplica)(nil),            // 17: ledgermq.controller.v1.WishedReplica
+	(*Testimony)(nil),                // 18: ledgermq.controller.v1.Testimony
+	(*ReplicaTestimony)(nil),         // 19: ledgermq.controller.v1.ReplicaTestimony
+	(*AwaitsRecovery)(nil),           // 20: ledgermq.controller.v1.AwaitsRecovery
+	(*TestifyResponse)(nil),          // 21: ledgermq.controller.v1.TestifyResponse
+	(*RecoverRequest)(nil),           // 22: ledgermq.controller.v1.RecoverRequest
+	(*RecoverResponse)(nil),          // 23: ledgermq.controller.v1.RecoverResponse
+	(*RecoveredGroup)(nil),           // 24: ledgermq.controller.v1.RecoveredGroup
+	(*GroupReplica)(nil),             // 25: ledgermq.controller.v1.GroupReplica
+	(*CreateGroupRequest)(nil),       // 26: ledgermq.controller.v1.CreateGroupRequest
+	(*ElectRequest)(nil),             // 27: ledgermq.controller.v1.ElectRequest
+	(*TermStart)(nil),                // 28: ledgermq.controller.v1.TermStart
+	(*UncleanElection)(nil),          // 29: ledgermq.controller.v1.UncleanElection
+	(*ElectUncleanRequest)(nil),      // 30: ledgermq.controller.v1.ElectUncleanRequest
+	(*ElectUncleanResponse)(nil),     // 31: ledgermq.controller.v1.ElectUncleanResponse
+	(*ReplaceReplicaRequest)(nil),    // 32: ledgermq.controller.v1.ReplaceReplicaRequest
+	(*KeepLearnerRequest)(nil),       // 33: ledgermq.controller.v1.KeepLearnerRequest
+	(*PreferRequest)(nil),            // 34: ledgermq.controller.v1.PreferRequest
+	(*RemoveNodeRequest)(nil),        // 35: ledgermq.controller.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 36: ledgermq.controller.v1.RemoveNodeResponse
+	(*SetModeRequest)(nil),           // 37: ledgermq.controller.v1.SetModeRequest
+	(*Group)(nil),                    // 38: ledgermq.controller.v1.Group
+	(*Change)(nil),                   // 39: ledgermq.controller.v1.Change
+	(*Master)(nil),                   // 40: ledgermq.controller.v1.Master
+	(*Replica)(nil),                  // 41: ledgermq.controller.v1.Replica
+	(*ListGroupsRequest)(nil),        // 42: ledgermq.controller.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),       // 43: ledgermq.controller.v1.ListGroupsResponse
+	(*GetGroupRequest)(nil),          // 44: ledgermq.controller.v1.GetGroupRequest
+	(*Node)(nil),                     // 45: ledgermq.controller.v1.Node
+	(*ListNodesRequest)(nil),         // 46: ledgermq.controller.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),        // 47: ledgermq.controller.v1.ListNodesResponse
+	(*Member)(nil),                   // 48: ledgermq.controller.v1.Member
+	(*ChangeNamesrvRequest)(nil),     // 49: ledgermq.controller.v1.ChangeNamesrvRequest
+	(*ChangeNamesrvResponse)(nil),    // 50: ledgermq.controller.v1.ChangeNamesrvResponse
+	(*ChangeControllersRequest)(nil), // 51: ledgermq.controller.v1.ChangeControllersRequest
+	(*MembersRequest)(nil),           // 52: ledgermq.controller.v1.MembersRequest
+	(*MembersResponse)(nil),          // 53: ledgermq.controller.v1.MembersResponse
+	(*StatusRequest)(nil),            // 54: ledgermq.controller.v1.StatusRequest
+	(*StatusResponse)(nil),           // 55: ledgermq.controller.v1.StatusResponse
+	(*IdentifyRequest)(nil),          // 56: ledgermq.controller.v1.IdentifyRequest
+	(*IdentifyResponse)(nil),         // 57: ledgermq.controller.v1.IdentifyResponse
+	(*Membership)(nil),               // 58: ledgermq.controller.v1.Membership
+	(*MemberIdentity)(nil),           // 59: ledgermq.controller.v1.MemberIdentity
+	(*StepRequest)(nil),              // 60: ledgermq.controller.v1.StepRequest
+	(*StepResponse)(nil),             // 61: ledgermq.controller.v1.StepResponse
+	nil,                              // 62: ledgermq.controller.v1.Addresses.ClientsEntry
 }
 var file_controller_proto_depIdxs = []int32{
 	3,  // 0: ledgermq.controller.v1.RegisterNodeRequest.levels:type_name -> ledgermq.controller.v1.Levels
-	38, // 1: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	52, // 2: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
-	0,  // 3: ledgermq.controller.v1.ReplicaReport.role:type_name -> ledgermq.controller.v1.Role
-	11, // 4: ledgermq.controller.v1.ReplicaReport.members:type_name -> ledgermq.controller.v1.MemberReport
-	18, // 5: ledgermq.controller.v1.ReplicaReport.terms:type_name -> ledgermq.controller.v1.TermStart
-	10, // 6: ledgermq.controller.v1.ReplicaReport.fetching:type_name -> ledgermq.controller.v1.Fetching
-	8,  // 7: ledgermq.controller.v1.HeartbeatRequest.addresses:type_name -> ledgermq.controller.v1.Addresses
-	9,  // 8: ledgermq.controller.v1.HeartbeatRequest.replicas:type_name -> ledgermq.controller.v1.ReplicaReport
-	3,  // 9: ledgermq.controller.v1.HeartbeatRequest.levels:type_name -> ledgermq.controller.v1.Levels
-	14, // 10: ledgermq.controller.v1.HeartbeatResponse.replicas:type_name -> ledgermq.controller.v1.WantedReplica
-	38, // 11: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
-	15, // 12: ledgermq.controller.v1.WantedReplica.others:type_name -> ledgermq.controller.v1.GroupReplica
-	19, // 13: ledgermq.controller.v1.WantedReplica.unclean:type_name -> ledgermq.controller.v1.UncleanElection
-	18, // 14: ledgermq.controller.v1.UncleanElection.terms:type_name -> ledgermq.controller.v1.TermStart
-	28, // 15: ledgermq.controller.v1.ElectUncleanResponse.group:type_name -> ledgermq.controller.v1.Group
-	1,  // 16: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
-	31, // 17: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
-	30, // 18: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
-	29, // 19: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
-	19, // 20: ledgermq.controller.v1.Group.uncleans:type_name -> ledgermq.controller.v1.UncleanElection
-	9,  // 21: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
-	28, // 22: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
-	8,  // 23: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
-	3,  // 24: ledgermq.controller.v1.Node.levels:type_name -> ledgermq.controller.v1.Levels
-	35, // 25: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
-	38, // 26: ledgermq.controller.v1.ChangeControllersRequest.add:type_name -> ledgermq.controller.v1.Member
-	38, // 27: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
-	38, // 28: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
-	3,  // 29: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	48, // 30: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
-	3,  // 31: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	49, // 32: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
-	6,  // 33: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
-	12, // 34: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
-	16, // 35: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
-	27, // 36: ledgermq.controller.v1.Controller.SetMode:input_type -> ledgermq.controller.v1.SetModeRequest
-	23, // 37: ledgermq.controller.v1.Controller.KeepLearner:input_type -> ledgermq.controller.v1.KeepLearnerRequest
-	24, // 38: ledgermq.controller.v1.Controller.Prefer:input_type -> ledgermq.controller.v1.PreferRequest
-	25, // 39: ledgermq.controller.v1.Controller.RemoveNode:input_type -> ledgermq.controller.v1.RemoveNodeRequest
-	22, // 40: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
-	17, // 41: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
-	4,  // 42: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
-	20, // 43: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
-	32, // 44: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
-	34, // 45: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
-	36, // 46: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
-	42, // 47: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
-	39, // 48: ledgermq.controller.v1.Controller.ChangeNamesrv:input_type -> ledgermq.controller.v1.ChangeNamesrvRequest
-	41, // 49: ledgermq.controller.v1.Controller.ChangeControllers:input_type -> ledgermq.controller.v1.ChangeControllersRequest
-	44, // 50: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
-	46, // 51: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
-	50, // 52: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
-	7,  // 53: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
-	13, // 54: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
-	28, // 55: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
-	28, // 56: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
-	28, // 57: ledgermq.controller.v1.Controller.KeepLearner:output_type -> ledgermq.controller.v1.Group
-	28, // 58: ledgermq.controller.v1.Controller.Prefer:output_type -> ledgermq.controller.v1.Group
-	26, // 59: ledgermq.controller.v1.Controller.RemoveNode:output_type -> ledgermq.controller.v1.RemoveNodeResponse
-	28, // 60: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
-	28, // 61: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
-	5,  // 62: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
-	21, // 63: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
-	33, // 64: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
-	28, // 65: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
-	37, // 66: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
-	43, // 67: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
-	40, // 68: ledgermq.controller.v1.Controller.ChangeNamesrv:output_type -> ledgermq.controller.v1.ChangeNamesrvResponse
-	43, // 69: ledgermq.controller.v1.Controller.ChangeControllers:output_type -> ledgermq.controller.v1.MembersResponse
-	45, // 70: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
-	47, // 71: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
-	51, // 72: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
-	53, // [53:73] is the sub-list for method output_type
-	33, // [33:53] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	7,  // 1: ledgermq.controller.v1.RegisterNodeRequest.recovery:type_name -> ledgermq.controller.v1.Recovery
+	48, // 2: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	7,  // 3: ledgermq.controller.v1.RegisterNodeResponse.recovery:type_name -> ledgermq.controller.v1.Recovery
+	62, // 4: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
+	0,  // 5: ledgermq.controller.v1.ReplicaReport.role:type_name -> ledgermq.controller.v1.Role
+	12, // 6: ledgermq.controller.v1.ReplicaReport.members:type_name -> ledgermq.controller.v1.MemberReport
+	28, // 7: ledgermq.controller.v1.ReplicaReport.terms:type_name -> ledgermq.controller.v1.TermStart
+	11, // 8: ledgermq.controller.v1.ReplicaReport.fetching:type_name -> ledgermq.controller.v1.Fetching
+	9,  // 9: ledgermq.controller.v1.HeartbeatRequest.addresses:type_name -> ledgermq.controller.v1.Addresses
+	10, // 10: ledgermq.controller.v1.HeartbeatRequest.replicas:type_name -> ledgermq.controller.v1.ReplicaReport
+	3,  // 11: ledgermq.controller.v1.HeartbeatRequest.levels:type_name -> ledgermq.controller.v1.Levels
+	7,  // 12: ledgermq.controller.v1.HeartbeatRequest.recovery:type_name -> ledgermq.controller.v1.Recovery
+	15, // 13: ledgermq.controller.v1.HeartbeatResponse.replicas:type_name -> ledgermq.controller.v1.WantedReplica
+	48, // 14: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	7,  // 15: ledgermq.controller.v1.HeartbeatResponse.recovery:type_name -> ledgermq.controller.v1.Recovery
+	25, // 16: ledgermq.controller.v1.WantedReplica.others:type_name -> ledgermq.controller.v1.GroupReplica
+	29, // 17: ledgermq.controller.v1.WantedReplica.unclean:type_name -> ledgermq.controller.v1.UncleanElection
+	16, // 18: ledgermq.controller.v1.WantedReplica.wishes:type_name -> ledgermq.controller.v1.GroupWishes
+	17, // 19: ledgermq.controller.v1.GroupWishes.replicas:type_name -> ledgermq.controller.v1.WishedReplica
+	3,  // 20: ledgermq.controller.v1.Testimony.levels:type_name -> ledgermq.controller.v1.Levels
+	7,  // 21: ledgermq.controller.v1.Testimony.recovery:type_name -> ledgermq.controller.v1.Recovery
+	19, // 22: ledgermq.controller.v1.Testimony.replicas:type_name -> ledgermq.controller.v1.ReplicaTestimony
+	16, // 23: ledgermq.controller.v1.ReplicaTestimony.wishes:type_name -> ledgermq.controller.v1.GroupWishes
+	7,  // 24: ledgermq.controller.v1.TestifyResponse.hold_to:type_name -> ledgermq.controller.v1.Recovery
+	24, // 25: ledgermq.controller.v1.RecoverResponse.groups:type_name -> ledgermq.controller.v1.RecoveredGroup
+	28, // 26: ledgermq.controller.v1.UncleanElection.terms:type_name -> ledgermq.controller.v1.TermStart
+	38, // 27: ledgermq.controller.v1.ElectUncleanResponse.group:type_name -> ledgermq.controller.v1.Group
+	1,  // 28: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
+	41, // 29: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
+	40, // 30: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
+	39, // 31: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
+	29, // 32: ledgermq.controller.v1.Group.uncleans:type_name -> ledgermq.controller.v1.UncleanElection
+	10, // 33: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
+	38, // 34: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
+	9,  // 35: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
+	3,  // 36: ledgermq.controller.v1.Node.levels:type_name -> ledgermq.controller.v1.Levels
+	45, // 37: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
+	48, // 38: ledgermq.controller.v1.ChangeControllersRequest.add:type_name -> ledgermq.controller.v1.Member
+	48, // 39: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
+	48, // 40: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
+	3,  // 41: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
+	58, // 42: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
+	3,  // 43: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
+	59, // 44: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
+	6,  // 45: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
+	13, // 46: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
+	26, // 47: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
+	37, // 48: ledgermq.controller.v1.Controller.SetMode:input_type -> ledgermq.controller.v1.SetModeRequest
+	33, // 49: ledgermq.controller.v1.Controller.KeepLearner:input_type -> ledgermq.controller.v1.KeepLearnerRequest
+	34, // 50: ledgermq.controller.v1.Controller.Prefer:input_type -> ledgermq.controller.v1.PreferRequest
+	35, // 51: ledgermq.controller.v1.Controller.RemoveNode:input_type -> ledgermq.controller.v1.RemoveNodeRequest
+	32, // 52: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
+	27, // 53: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
+	4,  // 54: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
+	30, // 55: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
+	42, // 56: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
+	44, // 57: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
+	46, // 58: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
+	52, // 59: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
+	49, // 60: ledgermq.controller.v1.Controller.ChangeNamesrv:input_type -> ledgermq.controller.v1.ChangeNamesrvRequest
+	51, // 61: ledgermq.controller.v1.Controller.ChangeControllers:input_type -> ledgermq.controller.v1.ChangeControllersRequest
+	54, // 62: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
+	18, // 63: ledgermq.controller.v1.Controller.Testify:input_type -> ledgermq.controller.v1.Testimony
+	22, // 64: ledgermq.controller.v1.Controller.Recover:input_type -> ledgermq.controller.v1.RecoverRequest
+	56, // 65: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
+	60, // 66: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
+	8,  // 67: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
+	14, // 68: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
+	38, // 69: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
+	38, // 70: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
+	38, // 71: ledgermq.controller.v1.Controller.KeepLearner:output_type -> ledgermq.controller.v1.Group
+	38, // 72: ledgermq.controller.v1.Controller.Prefer:output_type -> ledgermq.controller.v1.Group
+	36, // 73: ledgermq.controller.v1.Controller.RemoveNode:output_type -> ledgermq.controller.v1.RemoveNodeResponse
+	38, // 74: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
+	38, // 75: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
+	5,  // 76: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
+	31, // 77: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
+	43, // 78: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
+	38, // 79: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
+	47, // 80: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
+	53, // 81: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
+	50, // 82: ledgermq.controller.v1.Controller.ChangeNamesrv:output_type -> ledgermq.controller.v1.ChangeNamesrvResponse
+	53, // 83: ledgermq.controller.v1.Controller.ChangeControllers:output_type -> ledgermq.controller.v1.MembersResponse
+	55, // 84: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
+	21, // 85: ledgermq.controller.v1.Controller.Testify:output_type -> ledgermq.controller.v1.TestifyResponse
+	23, // 86: ledgermq.controller.v1.Controller.Recover:output_type -> ledgermq.controller.v1.RecoverResponse
+	57, // 87: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
+	61, // 88: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
+	67, // [67:89] is the sub-list for method output_type
+	45, // [45:67] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_controller_proto_init() }
@@ -4429,7 +5345,7 @@ func file_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_controller_proto_rawDesc), len(file_controller_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   51,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

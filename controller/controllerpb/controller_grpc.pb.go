@@ -42,6 +42,8 @@ const (
 	Controller_ChangeNamesrv_FullMethodName     = "/ledgermq.controller.v1.Controller/ChangeNamesrv"
 	Controller_ChangeControllers_FullMethodName = "/ledgermq.controller.v1.Controller/ChangeControllers"
 	Controller_Status_FullMethodName            = "/ledgermq.controller.v1.Controller/Status"
+	Controller_Testify_FullMethodName           = "/ledgermq.controller.v1.Controller/Testify"
+	Controller_Recover_FullMethodName           = "/ledgermq.controller.v1.Controller/Recover"
 )
 
 // ControllerClient is the client API for Controller service.
@@ -100,6 +102,13 @@ type ControllerClient interface {
 	ChangeControllers(ctx context.Context, in *ChangeControllersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
 	// Status is answered by every member about itself, also without a leader.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
+	// Testify is what a node says to a controller that waits for a recovery, again and again: everything that is durable on it. Only such
+	// a controller answers. INVALID_ARGUMENT.
+	Testify(ctx context.Context, in *Testimony, opts ...grpc.CallOption) (*TestifyResponse, error)
+	// Recover makes a controller that waits for a recovery the first one of the cluster again, with the state that follows from what the nodes
+	// testify. Without execute it only says what would become of it. INVALID_ARGUMENT: this controller does not wait for one. ABORTED:
+	// not as things are, the message says what is in the way.
+	Recover(ctx context.Context, in *RecoverRequest, opts ...grpc.CallOption) (*RecoverResponse, error)
 }
 
 type controllerClient struct {
@@ -290,6 +299,26 @@ func (c *controllerClient) Status(ctx context.Context, in *StatusRequest, opts .
 	return out, nil
 }
 
+func (c *controllerClient) Testify(ctx context.Context, in *Testimony, opts ...grpc.CallOption) (*TestifyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TestifyResponse)
+	err := c.cc.Invoke(ctx, Controller_Testify_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controllerClient) Recover(ctx context.Context, in *RecoverRequest, opts ...grpc.CallOption) (*RecoverResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RecoverResponse)
+	err := c.cc.Invoke(ctx, Controller_Recover_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ControllerServer is the server API for Controller service.
 // All implementations must embed UnimplementedControllerServer
 // for forward compatibility.
@@ -346,6 +375,13 @@ type ControllerServer interface {
 	ChangeControllers(context.Context, *ChangeControllersRequest) (*MembersResponse, error)
 	// Status is answered by every member about itself, also without a leader.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
+	// Testify is what a node says to a controller that waits for a recovery, again and again: everything that is durable on it. Only such
+	// a controller answers. INVALID_ARGUMENT.
+	Testify(context.Context, *Testimony) (*TestifyResponse, error)
+	// Recover makes a controller that waits for a recovery the first one of the cluster again, with the state that follows from what the nodes
+	// testify. Without execute it only says what would become of it. INVALID_ARGUMENT: this controller does not wait for one. ABORTED:
+	// not as things are, the message says what is in the way.
+	Recover(context.Context, *RecoverRequest) (*RecoverResponse, error)
 	mustEmbedUnimplementedControllerServer()
 }
 
@@ -409,6 +445,12 @@ func (UnimplementedControllerServer) ChangeControllers(context.Context, *ChangeC
 }
 func (UnimplementedControllerServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedControllerServer) Testify(context.Context, *Testimony) (*TestifyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Testify not implemented")
+}
+func (UnimplementedControllerServer) Recover(context.Context, *RecoverRequest) (*RecoverResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Recover not implemented")
 }
 func (UnimplementedControllerServer) mustEmbedUnimplementedControllerServer() {}
 func (UnimplementedControllerServer) testEmbeddedByValue()                    {}
@@ -755,6 +797,42 @@ func _Controller_Status_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Controller_Testify_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(Testimony)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).Testify(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_Testify_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).Testify(ctx, req.(*Testimony))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Controller_Recover_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RecoverRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).Recover(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_Recover_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).Recover(ctx, req.(*RecoverRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Controller_ServiceDesc is the grpc.ServiceDesc for Controller service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -833,6 +911,14 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Status",
 			Handler:    _Controller_Status_Handler,
+		},
+		{
+			MethodName: "Testify",
+			Handler:    _Controller_Testify_Handler,
+		},
+		{
+			MethodName: "Recover",
+			Handler:    _Controller_Recover_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
