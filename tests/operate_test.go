@@ -40,6 +40,7 @@ var walks = map[string]walk{
 	"Taking a node away":                          {cluster: cluster.Options{Nodes: 4, Groups: 1}},
 	"Equal replicas":                              {cluster: cluster.Options{Groups: 1}},
 	"More controllers, or other ones":             {run: moreControllers},
+	"All controllers are lost":                    {run: lostControllers},
 	"Other name servers":                          {run: otherNamesrvs},
 	"Losing a site and coming back":               {run: lostSite},
 	"A corrupt segment":                           {cluster: cluster.Options{Groups: 1}, marks: corruptMarks},

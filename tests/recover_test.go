@@ -169,3 +169,30 @@ func TestRecoverOneOfTwo(t *testing.T) {
 	voters(t, c, "n1", "n2")
 	l.check(t, c)
 }
+
+// lostControllers is the walk-through in which the only controller is lost, and a node with it.
+func lostControllers(t *testing.T, steps []step) {
+	c := start(t, cluster.Options{Groups: 1})
+	first, err := c.Member("c1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := fmt.Sprintf("127.0.0.1:%d", first.Ports["grpc"])
+	w := &walker{t: t, c: c, dir: t.TempDir(), load: startOwnLoad(t, c, "Lost", 2)}
+	w.env = append(w.shellEnv(), "LEDGERMQ_NAMESRV="+strings.Join(c.Namesrv, ","))
+	w.walk.marks = map[string]func(*walker, []string){
+		`the disk of c1 is new`: func(*walker, []string) { w.must(os.RemoveAll(first.Data)) },
+		`c1 waits for a recovery: (ledgermq controller .*)`: func(_ *walker, args []string) {
+			health := fmt.Sprintf("127.0.0.1:%d", c.Base+160)
+			serve(w, fmt.Sprintf("%s --data %s --http %s", strings.ReplaceAll(args[0], "10.0.0.1:9878", addr), filepath.Join(w.dir, "data"), health), health)
+			eventually(t, time.Minute, "the nodes that live", func() (bool, error) {
+				out, _ := c.Admin(within(t, 20*time.Second), "controller", "recover", addr)
+				return strings.Contains(out, "from the nodes n1 n2."), nil
+			})
+		},
+	}
+	w.load.awaitMore(t, 100, time.Minute)
+	translate(steps, func(text string) string { return strings.ReplaceAll(text, "10.0.0.1:9878", addr) })
+	w.steps(steps)
+	w.load.check(t, c)
+}
