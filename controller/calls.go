@@ -98,7 +98,8 @@ func (s *Server) checkCluster(node ids.NodeID, cluster []byte) error {
 	}
 	s.readState(func(st *State) {
 		if id != st.cluster.Cluster {
-			err = refuse(ErrNodeConflict, "node %s belongs to cluster %v, this controller to %v: give the node its own controllers, or an empty data folder",
+			err = refuse(ErrNodeConflict, "node %s belongs to cluster %v, this controller to %v: give the node its own controllers, or an empty data folder; "+
+				"when its controllers have lost their disks, `ledgermq admin controller recover` makes new ones from what the nodes have",
 				node, ids.ClusterID(id), ids.ClusterID(st.cluster.Cluster))
 		}
 	})

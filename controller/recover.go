@@ -158,7 +158,7 @@ func (r *recovery) hear(list []*pb.Testimony) {
 		r.heard[id] = t
 	}
 	if len(r.heard) == 0 && len(p.blocked) == 0 {
-		p.block("no node of a cluster has testified yet: nodes look for controllers at the addresses that they know, so let this one listen at one of those, " +
+		p.block("no node of a cluster has testified yet: nodes do when no controller leads at the addresses that they know, so let this one listen at one of those, " +
 			"or start the nodes with --controllers that has one of those and this one")
 	}
 	for _, n := range r.stopped {
