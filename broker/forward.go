@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/raftlog"
 	"github.com/ledgermq/ledgermq/remoting"
 )
 
@@ -25,7 +27,8 @@ const (
 // Stock clients read routes every 30 s: until then their requests reach the new master through the old one. A request makes one
 // hop, and is sent again only when it is certain that the first one who got it did not store it.
 type forwarder struct {
-	r *Replica
+	r       *Replica
+	pending atomic.Int64 // requests that are being passed on
 
 	mu      sync.Mutex
 	addr    string
@@ -85,6 +88,15 @@ func (f *forwarder) dial(ctx context.Context, addr string) (*remoting.Client, er
 	return c, err
 }
 
+// finish waits until nothing is being passed on any more, for as long as that may take at most. What still comes is refused.
+func (f *forwarder) finish(ctx context.Context) {
+	f.r.office.ending.Store(true)
+	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
+	defer cancel()
+	for f.pending.Load() > 0 && f.r.pauseUntil(ctx) {
+	}
+}
+
 // prepare connects to the replica that is about to become master, so that the first request to be passed on need not.
 func (f *forwarder) prepare(to ids.ReplicaID) {
 	addr := (*f.r.others.Load())[to].client
@@ -98,13 +110,22 @@ func (f *forwarder) prepare(to ids.ReplicaID) {
 	}
 }
 
-// master is the client address of the master that this replica knows; "" when none is known.
+// masterAddr is the client address of the master that this replica knows; "" when none is known.
 func (r *Replica) masterAddr() string {
-	m := r.role.Load().Master
-	if m == 0 || m == r.id {
-		return ""
+	addr, _ := r.knownMaster()
+	return addr
+}
+
+// knownMaster is masterAddr with the term that goes with it.
+func (r *Replica) knownMaster() (addr string, term ids.Term) {
+	role := r.role.Load()
+	if told := r.office.told.Load(); role.Kind == raftlog.RoleParked && told != nil {
+		role = told
 	}
-	return (*r.others.Load())[m].client
+	if role.Master == 0 || role.Master == r.id {
+		return "", r.term()
+	}
+	return (*r.others.Load())[role.Master].client, role.Term
 }
 
 // Why a request is not forwarded: this replica leads now, or nobody does.
@@ -191,6 +212,14 @@ func (r *Replica) forwardOr(req *remoting.Command, pend *remoting.Pending, witho
 		pend.Answer(resp)
 		return
 	}
+	r.forwarder.pending.Add(1)
+	defer r.forwarder.pending.Add(-1)
+	if r.office.ending.Load() { // looked at when it counts already: who waits for the count misses none
+		resp := remoting.NewResponse(remoting.ServiceNotAvailable, remarkNotStored)
+		r.markMaster(resp)
+		pend.Answer(resp)
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.ctx, forwardTimeout)
 	defer cancel()
 	resp, err := r.tryForward(ctx, req, pend)
@@ -257,10 +286,11 @@ func (r *Replica) forwardRemark(err error) string {
 
 // markMaster tells our own clients whom to ask next time.
 func (r *Replica) markMaster(resp *remoting.Command) {
-	if a := r.masterAddr(); a != "" {
-		resp.Set(fieldMaster, a)
+	addr, term := r.knownMaster()
+	if addr != "" {
+		resp.Set(fieldMaster, addr)
 	}
-	resp.SetInt64(fieldTerm, int64(r.term()))
+	resp.SetInt64(fieldTerm, int64(term))
 }
 
 func (f *forwarder) call(ctx context.Context, addr string, req *remoting.Command, pend *remoting.Pending) (*remoting.Command, error) {

@@ -26,12 +26,19 @@ type office struct {
 	handing atomic.Bool                   // a hand-over is under way: this replica takes nothing more as master
 	quiet   atomic.Int64                  // unix ms until which the name servers are told nothing, 0: they are told; see hush
 	led     atomic.Int64                  // unix ms at which the last mastership ended, 0: none yet
+	told    atomic.Pointer[raftlog.Role]  // the master and its term that the controller named last: they count while this replica is in no epoch
+	retired atomic.Bool                   // an operator took this replica out of its group: it only forwards
+	ending  atomic.Bool                   // nor that, but for what is on its way
 	turned  atomic.Pointer[chan struct{}] // closed when role or handing change
 }
 
 // hush is how long the name servers hear nothing of a replica that has handed over, so that the new master registers first and takes
 // its place: a route without a master would make stock clients fail for 30 s.
 const hush = 500 * time.Millisecond
+
+// forwardAfter is how long a replica that was taken out of its group forwards after its last mastership: stock clients look at their
+// routes every 30 s.
+const forwardAfter = 35 * time.Second
 
 // changed returns what is closed when the role, or whether this replica is handing over, changes next.
 func (o *office) changed() <-chan struct{} {

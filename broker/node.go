@@ -260,6 +260,9 @@ func (n *Node) Ready() error {
 		if h.r == nil {
 			return fmt.Errorf("group %s: opening", h.file.Group)
 		}
+		if h.r.office.retired.Load() {
+			continue
+		}
 		if st := h.r.raft.Status(); st.Parked != "" {
 			return fmt.Errorf("group %s: parked: %s", h.file.Group, st.Parked)
 		} else if st.Master == 0 && !errors.Is(waits, ErrLost) {
@@ -433,6 +436,9 @@ func (n *Node) park(r *Replica, why string, planned bool) {
 	}
 	h.r, h.parked, h.file.Lost, h.closing = nil, why, why, true
 	n.wg.Go(func() {
+		if planned && r.role.Load().Kind == raftlog.RoleParked { // it is in no epoch, so it writes and sends nothing while it waits
+			r.forwarder.finish(n.ctx)
+		}
 		if err := r.close(false); err != nil {
 			r.log.Error().Err(err).Msg("closing the parked replica")
 		}

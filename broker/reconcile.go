@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -286,7 +287,9 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 	n.mu.Unlock()
 	switch {
 	case h != nil && w.Retired:
-		n.retire(id, h, w, w.Lost)
+		if !n.forwardsOn(h, w) {
+			n.retire(id, h, w, w.Lost)
+		}
 		return
 	case w.Retired:
 		return // moved away already
@@ -336,6 +339,23 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 	default:
 		r.wanted(record, w)
 	}
+}
+
+// forwardsOn tells whether a replica that an operator took out stays open, because it led not long ago: clients with old routes reach the
+// master through it, as through a node that drains.
+func (n *Node) forwardsOn(h *hosted, w *controllerpb.WantedReplica) bool {
+	n.mu.Lock()
+	r := h.r
+	n.mu.Unlock()
+	if r == nil || !w.Planned || r.leads() || r.now().Sub(r.lastLed()) >= forwardAfter {
+		return false
+	}
+	r.learnOthers(w)
+	if !r.office.retired.Swap(true) {
+		r.office.quiet.Store(math.MaxInt64)
+		r.log.Warn().Str("reason", w.Lost).Msg("replica leaves its group: it forwards to the master until clients have new routes")
+	}
+	return true
 }
 
 // retire closes a replica that was given up or removed, for ever, and moves its folder out of the way of another one. It is kept: what

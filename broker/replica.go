@@ -405,13 +405,19 @@ func (r *Replica) from(id ids.ReplicaID, node ids.NodeID) bool {
 	return !known || o.node == node
 }
 
-// wanted takes in what the controller says of this replica.
-func (r *Replica) wanted(record *raftlog.EpochRecord, w *controllerpb.WantedReplica) {
+// learnOthers takes in where the group's other replicas are, and which one the controller knows as the master.
+func (r *Replica) learnOthers(w *controllerpb.WantedReplica) {
 	others := make(map[ids.ReplicaID]otherReplica, len(w.Others))
 	for _, o := range w.Others {
 		others[ids.ReplicaID(o.ReplicaId)] = otherReplica{slot: ids.Slot(o.Slot), node: ids.NodeID(o.NodeId), client: o.ClientAddress}
 	}
 	r.others.Store(&others)
+	r.office.told.Store(&raftlog.Role{Term: ids.Term(w.MasterTerm), Master: ids.ReplicaID(w.MasterReplicaId)})
+}
+
+// wanted takes in what the controller says of this replica.
+func (r *Replica) wanted(record *raftlog.EpochRecord, w *controllerpb.WantedReplica) {
+	r.learnOthers(w)
 	if own := r.clog.Meta().Starts; own < w.Starts {
 		r.node.park(r, fmt.Sprintf(remarkBackup, own, w.Starts), false)
 		return

@@ -93,7 +93,8 @@ func (s *State) givenUp(node ids.NodeID, reports []*pb.ReplicaReport) (out []*pb
 		unclean := slices.ContainsFunc(g.Uncleans, func(u uncleanElection) bool { return slices.Contains(u.Gone, ids.ReplicaID(r.GetReplicaId())) })
 		out = append(out, &pb.WantedReplica{GroupId: r.GetGroupId(), GroupName: g.Name, ReplicaId: r.GetReplicaId(), Incarnation: r.GetIncarnation(),
 			Lost:    fmt.Sprintf("replica %d was taken out: group %s goes on without it", r.GetReplicaId(), g.Name),
-			Retired: true, Planned: !unclean, Unclean: g.uncleans()})
+			Retired: true, Planned: !unclean, Unclean: g.uncleans(),
+			MasterReplicaId: uint64(g.Master.Replica), MasterTerm: uint64(g.Master.Term), Others: s.others(g, 0)})
 	}
 	return out
 }
@@ -119,15 +120,21 @@ func (s *State) wantedReplica(g *groupEntry, r *replicaEntry) *pb.WantedReplica 
 		Unclean:         g.uncleans(),
 	}
 	w.Wishes = g.wishes()
+	w.Others = s.others(g, r.ID)
+	return w
+}
+
+// others says where the replicas of a group are, but for one.
+func (s *State) others(g *groupEntry, but ids.ReplicaID) (out []*pb.GroupReplica) {
 	for i := range g.Replicas {
-		if o := &g.Replicas[i]; o.ID != r.ID {
+		if o := &g.Replicas[i]; o.ID != but {
 			a := s.nodes[o.Node].Addresses
-			w.Others = append(w.Others, &pb.GroupReplica{
+			out = append(out, &pb.GroupReplica{
 				ReplicaId: uint64(o.ID), Slot: uint32(o.Slot), NodeId: string(o.Node), PeerAddress: a.Peer, ClientAddress: a.Clients[g.Name],
 			})
 		}
 	}
-	return w
+	return out
 }
 
 // wishes is what each node keeps of the group in case all controllers are lost.

@@ -167,6 +167,9 @@ func TestPlannedLeave(t *testing.T) {
 	must(t, st.setMode(SetMode{Answers: 2, Members: 3, On: []ids.NodeID{"n4"}, Remove: []ids.ReplicaID{3}}))
 	st.reshapes(1, 3)
 	wants("one that was moved", told(st, "n3", 3), true, true)
+	if w := told(st, "n3", 3); w.GetMasterReplicaId() != 1 || len(w.GetOthers()) != 3 {
+		t.Errorf("it is to forward to %d of %v", w.GetMasterReplicaId(), w.GetOthers())
+	}
 
 	st = lastOne(t)
 	st.s.cluster.Level = NewestLevel

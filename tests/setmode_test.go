@@ -102,6 +102,9 @@ func TestSetMode(t *testing.T) {
 		if step.replicas != nil {
 			s.replicas(step.replicas...)
 		}
+		if step.voters == 5 {
+			s.refuses("has 5 replicas, the most there can be", "group", "add-replica", "g1", "--on", "n6")
+		}
 		if last := groups(t, c)[0].Replicas; len(last) == 1 {
 			s.refuses("is the last one", "group", "remove-replica", "g1", fmt.Sprint(last[0].ID))
 		}
@@ -121,6 +124,33 @@ func TestSetMode(t *testing.T) {
 	s.keptUp()
 	s.leftQuietly("n1", "n2", "n3", "n5")
 	s.l.check(t, c)
+}
+
+// The replica that leads is taken out under load, and no send fails: it hands over first, and then forwards what clients with old routes
+// send, until they have new ones.
+func TestRemoveMaster(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Nodes: 4, Groups: 1})
+	s := &scene{t: t, c: c, l: startOwnLoad(t, c, "RemoveOwn", senders)}
+	stock := startLoad(t, c, "RemoveStock", senders)
+	s.goesOn()
+	stock.awaitMore(t, 100, 30*time.Second)
+	s.admin("group", "add-replica", "g1", "--on", "n4")
+	master := masterOf(t, c, "g1")
+	s.admin("group", "remove-replica", "g1", fmt.Sprint(replicaOn(t, c, master)))
+	eventually(t, 90*time.Second, "the replica is gone", func() (bool, error) {
+		old, err := filepath.Glob(filepath.Join(c.Dir, master, "lost", "*"))
+		return len(old) == 1, err
+	})
+	s.goesOn()
+	stock.awaitMore(t, 100, 30*time.Second)
+	s.l.end()
+	stock.end()
+	s.l.noneFailed(t)
+	stock.noneFailed(t)
+	s.keptUp()
+	s.l.check(t, c)
+	stock.check(t, c)
 }
 
 // What an OK means changes with the mode: in 3-3 nothing is answered while a replica and the controller are away, in 2-3 everything
