@@ -37,7 +37,7 @@ lint: ## gofmt, go vet, staticcheck
 sim: ## simulate groups and controllers on a virtual clock, network and disk (SEEDS=100 FIRST=1)
 	go test ./sim -count=1 -v -run TestSeeds -timeout 60m -args -seeds=$(SEEDS) -first=$(FIRST) -quiet
 
-sim-mutants: ## break each rule of membership, and print the table of what notices
+sim-mutants: ## break each rule of membership, identity and recovery, and print the table of what notices
 	go test ./sim -count=1 -v -run 'TestMutants|TestRuleMutants' -timeout 60m -args -rules=.
 
 crash: ## crash the commit log again and again (CRASHES=300)

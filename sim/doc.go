@@ -14,7 +14,8 @@
 //
 // Run draws everything from one seed: the same seed gives the same trace. It has two phases. In the first, faults happen and
 // every step is judged for safety (checker.go has the list). In the second, the faults stop and each group must be well within a
-// bounded time, without a hand: as many voters as its mode has, one master, everything acknowledged on all replicas.
+// bounded time, without a hand: as many voters as its mode has, one master, everything acknowledged on all replicas, damaged logs
+// repaired, lost replicas followed by new ones.
 //
 //	seed ─▶ Params ─▶ events (time, order) ─▶ World ─▶ Checker
 //	                     ▲      ▲               │ status
@@ -29,6 +30,6 @@
 // # Where to read first
 //
 // world.go for the machines, schedule.go for the events, controllers.go and agent.go for who belongs to the group, faults.go for
-// what goes wrong, checker.go and rules.go for what is demanded, heal.go for the second phase, stories.go for what random seeds
-// meet too rarely. mutants.go and mutants_test.go break rules on purpose to see that somebody notices.
+// what goes wrong, lost.go for disks that lose what was promised and what a node does then, checker.go and rules.go for what is
+// demanded, heal.go for the second phase, stories.go, protocol.go and losses.go for what random seeds meet too rarely. mutants.go and mutants_test.go break rules on purpose to see that somebody notices.
 package sim

@@ -15,7 +15,7 @@ var (
 	lines  = flag.Bool("lines", false, "print each line of the trace")
 	mutant = flag.String("mutant", "", "break one rule on purpose")
 	quiet  = flag.Bool("quiet", false, "no line for each seed")
-	rules  = flag.String("rules", "", "build and run the mutants of the rules of membership whose names match")
+	rules  = flag.String("rules", "", "build and run the mutants of the rules whose names match")
 	hunt   = flag.Bool("hunt", false, "find what kills the mutant that this is")
 )
 
