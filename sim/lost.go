@@ -28,7 +28,7 @@ func (s *schedule) mayLose(n *Node) bool {
 	if s.calm || s.p.Adversary || s.gaveUp || len(w.records) == 0 || w.active != w.newest().Epoch {
 		return false
 	}
-	if rec := w.newest(); rec.IsVoter(n.ID) && len(rec.Voters) <= max(1, int(rec.MinISR)) {
+	if rec := w.newest(); rec.IsVoter(n.ID) && len(rec.Voters) <= max(1, int(rec.MinISR), int(s.c.group(w).MinIsr)) {
 		return false
 	}
 	for _, o := range w.Nodes {
@@ -43,6 +43,11 @@ func (s *schedule) mayLose(n *Node) bool {
 	}
 	n.harmed = true
 	return true
+}
+
+// misses tells whether a replica is lost, or damaged, or may be.
+func (w *World) misses() bool {
+	return slices.ContainsFunc(w.Nodes, func(n *Node) bool { return !n.gone && n.harmed && !n.Up })
 }
 
 // mayCut tells whether a machine may lose its power or fail a sync: that costs a replica its identity when it acknowledges before it

@@ -82,8 +82,6 @@ var ruleMutants = []ruleMutant{
 		"if o.Async && !o.ReadOnly && !m.CleanStop && r.reboot {", "if false && r.reboot {"},
 	{"a sync that fails behind an acknowledgement costs no identity", "raftlog/replica.go",
 		"if r.parked.Lost || !r.log.Async() || !r.log.SyncFailed() {", "if r.parked.Lost || !r.log.Async() || true {"},
-	{"a log behind an acknowledgement is not marked as a batch", "commitlog/append.go",
-		"case writes > 1:", "case writes > 1 && !l.o.Async:"},
 	{"a start writes nothing again", "commitlog/recover.go",
 		"if err := r.rewrite(); err != nil {", "if err := error(nil); err != nil {"},
 	{"a start syncs nothing", "commitlog/recover.go",

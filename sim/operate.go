@@ -31,7 +31,7 @@ func (s *schedule) operate(w *World) {
 		}
 	}
 	s.after(s.between(s.p.ApplyMin, s.p.ApplyMax), func() {
-		if !s.calm {
+		if !s.calm && !w.misses() { // or he would want a min ISR that cannot be
 			_ = s.setMode(w, want) // many are refused
 		}
 	})
