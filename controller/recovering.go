@@ -96,7 +96,7 @@ func (r *recovering) waitsFor(list, now []*pb.Testimony) (out []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, t := range list {
-		if !slices.ContainsFunc(now, func(n *pb.Testimony) bool {
+		if !slices.Contains(out, t.GetNodeId()) && !slices.ContainsFunc(now, func(n *pb.Testimony) bool {
 			held := n.GetRecovery()
 			return n.GetNodeId() == t.GetNodeId() && held.GetNumber() == r.number && string(held.GetToken()) == string(r.token[:])
 		}) {
@@ -207,7 +207,7 @@ func (c *calls) Recover(ctx context.Context, req *pb.RecoverRequest) (*pb.Recove
 	defer ticker.Stop()
 	for {
 		next, now := r.fresh(s.o.Clock(), since)
-		missing := r.waitsFor(list, now)
+		missing := r.waitsFor(slices.Concat(list, now), now) // also one that has come meanwhile
 		if len(missing) == 0 {
 			number, list = next, now
 			break
