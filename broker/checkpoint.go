@@ -99,6 +99,11 @@ func (r *Replica) writeCheckpoint(meta state.SnapshotMeta, st *state.State) erro
 	if meta.Index == 0 {
 		return nil
 	}
+	if r.clog.Async() { // else it may be ahead of its log after a loss of power
+		if err := r.clog.Sync(); err != nil {
+			return fmt.Errorf("sync before a checkpoint: %w", err)
+		}
+	}
 	if err := r.idx.Checkpoint(meta.Offset); err != nil {
 		return fmt.Errorf("checkpoint of the queue index: %w", err)
 	}

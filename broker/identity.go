@@ -173,8 +173,10 @@ type replicaFile struct {
 	Slot        ids.Slot      `json:"slot"`
 	Incarnation string        `json:"incarnation"`
 	SegmentSize int64         `json:"segmentSize"`
-	Async       bool          `json:"async,omitempty"` // the group acknowledges before it syncs
-	Lost        string        `json:"lost,omitempty"`  // why the identity was given up for ever; the replica is never opened again
+	Async       bool          `json:"async,omitempty"`    // the group acknowledges before it syncs
+	Revived     ids.Epoch     `json:"revived,omitempty"`  // the unclean election that it won though it was lost
+	Reviving    bool          `json:"reviving,omitempty"` // … and its log was not opened since
+	Lost        string        `json:"lost,omitempty"`     // why the identity was given up for ever; the replica is never opened again
 }
 
 func loadReplicaFile(fs vfs.FS, dir string) (replicaFile, error) {

@@ -73,6 +73,7 @@ type hosted struct {
 	file    replicaFile
 	parked  string                    // why it did not open; "" otherwise
 	closing bool                      // a parked replica is being closed
+	has     *hasLog                   // what the log of a lost replica has, for who must choose among lost ones; nil: not known
 	told    bool                      // the report of what an unclean election removed of it was written, or cannot be
 	missing bool                      // the controller knows the replica, but its folder is gone
 	opening bool                      // a goroutine works on it
@@ -361,7 +362,9 @@ func (n *Node) loadKnown() {
 		if err != nil {
 			h.parked = err.Error()
 		} else {
-			h.parked = f.Lost
+			if h.parked = f.Lost; f.Lost != "" {
+				n.spawn(func() { n.peek(ids.GroupID(id), f) })
+			}
 		}
 		n.replicas[ids.GroupID(id)] = h
 	}
@@ -435,6 +438,7 @@ func (n *Node) park(r *Replica, why string, planned bool) {
 		return
 	}
 	h.r, h.parked, h.file.Lost, h.closing = nil, why, why, true
+	f := h.file
 	n.wg.Go(func() {
 		if planned && r.role.Load().Kind == raftlog.RoleParked { // it is in no epoch, so it writes and sends nothing while it waits
 			r.forwarder.finish(n.ctx)
@@ -442,6 +446,7 @@ func (n *Node) park(r *Replica, why string, planned bool) {
 		if err := r.close(false); err != nil {
 			r.log.Error().Err(err).Msg("closing the parked replica")
 		}
+		n.peek(r.gid, f)
 		n.mu.Lock()
 		h.closing = false
 		n.mu.Unlock()
@@ -470,7 +475,7 @@ func (n *Node) openReplica(id ids.GroupID, record *raftlog.EpochRecord, starts u
 		return
 	}
 	h.seen = max(h.seen, starts)
-	if h.opening || h.r != nil || h.parked != "" {
+	if h.opening || h.r != nil || h.parked != "" || h.file.Reviving && (record == nil || record.Epoch < h.file.Revived) {
 		n.mu.Unlock()
 		return
 	}
@@ -489,6 +494,8 @@ func (n *Node) openReplica(id ids.GroupID, record *raftlog.EpochRecord, starts u
 			h.parked = err.Error()
 			if errors.Is(err, errLost) {
 				h.file.Lost = h.parked
+				f := h.file
+				n.wg.Go(func() { n.peek(id, f) })
 			}
 			if h.file.Lost == "" && repairable(err) && !n.closing {
 				p, fault := n.newRepair(h, id, err)

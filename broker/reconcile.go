@@ -189,6 +189,10 @@ func (n *Node) report(check, cluster []byte) *controllerpb.HeartbeatRequest {
 		if h.repair != nil {
 			rep.Fetching = h.repair.progress(h.repair.what())
 		}
+		rep.Revived = uint32(h.file.Revived)
+		if h.has != nil {
+			h.has.report(rep)
+		}
 		if h.r != nil {
 			h.r.report(rep)
 			req.Addresses.Clients[h.file.Group] = h.r.advertise
@@ -315,16 +319,23 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 	}
 	n.keepWishes(id, h, w)
 	n.mu.Lock()
+	if f := h.file; ids.Epoch(w.Revived) > f.Revived && ids.ReplicaID(w.ReplicaId) == f.Replica && f.Lost != "" {
+		n.mu.Unlock()
+		n.revive(id, h, w)
+		return // the next heartbeat opens it
+	}
 	r, parked := h.r, h.parked
 	given := w.Lost != "" && parked == "" && r == nil && !h.opening
 	if given {
 		h.parked, h.file.Lost = w.Lost, w.Lost
 		parked = w.Lost
 	}
+	f := h.file
 	n.mu.Unlock()
 	if given {
 		n.remember(id, w.Lost)
 		tellParked(n.log.With().Str("group", w.GroupName).Uint64("replica", w.ReplicaId).Logger(), w.Planned, w.Lost)
+		n.spawn(func() { n.peek(id, f) })
 	}
 	switch {
 	case parked != "":

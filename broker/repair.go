@@ -403,6 +403,8 @@ func (n *Node) giveUp(id ids.GroupID, p *repair, why string) {
 	n.mu.Lock()
 	if h := n.replicas[id]; h != nil {
 		h.file.Lost = why
+		f := h.file
+		n.wg.Go(func() { n.peek(id, f) })
 	}
 	n.mu.Unlock()
 	n.remember(id, why)

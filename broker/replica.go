@@ -124,6 +124,7 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	r.scrubbed.Store(&scrubResult{})
 	began := n.o.Clock()
 	r.logOptions = logOptions(n.o, dir, ids.ClusterID(cluster), gid, f)
+	r.logOptions.AcceptLoss = f.Reviving
 	if r.clog, err = commitlog.Open(r.logOptions); err != nil {
 		// The folder got its name when the log in it was whole: none there is one that was wiped. A log that ends too early is left to
 		// the repair, which knows whether there is another replica.
@@ -141,6 +142,16 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	}
 	if own <= starts {
 		return nil, errors.Join(fmt.Errorf("%w: "+remarkBackup, errLost, own, starts), r.clog.Close(false))
+	}
+	if f.Reviving {
+		err := raftlog.Seal(r.clog, *record)
+		if err == nil {
+			err = n.revived(gid)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("begin epoch %d: %w", f.Revived, err), r.clog.Close(false))
+		}
+		r.logOptions.AcceptLoss = false
 	}
 	if err := r.recover(); err != nil {
 		return nil, errors.Join(err, r.clog.Close(false))

@@ -119,6 +119,9 @@ func (n *Node) replicaTestimony(id ids.GroupID, h hosted) *controllerpb.ReplicaT
 	case f.Lost != "" || h.missing:
 		t.Lost = h.parked
 		return t
+	case f.Reviving:
+		t.Lost = "it lost what it acknowledged last, and has not begun the epoch in which it was to go on all the same"
+		return t
 	case h.opening || h.closing || h.r == nil && h.parked == "":
 		t.Unready = "it is being opened"
 		return t

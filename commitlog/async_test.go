@@ -79,7 +79,26 @@ func TestPowerCutUnderAsync(t *testing.T) {
 		if l.Tail().Index < synced {
 			t.Fatalf("seed %d: the log ends at %d, synced was %d", seed, l.Tail().Index, synced)
 		}
-		holds(t, l, frames[:l.Tail().Index])
+		tail := l.Tail()
+		holds(t, l, frames[:tail.Index])
+		check(t, l.Close(false))
+
+		// Who is chosen to go on has exactly what it told, as often as its opening is cut short, and a log like any other afterwards.
+		accept := async(fs, "b")
+		accept.AcceptLoss = true
+		for range 1 + r.IntN(2) {
+			l = mustOpen(t, accept)
+			if l.Tail() != tail {
+				t.Fatalf("seed %d: it was told that the log ends with %+v, it ends with %+v", seed, tail, l.Tail())
+			}
+			check(t, l.Close(false))
+			accept.FS = accept.FS.(*vfs.Mem).Crash(r)
+		}
+		l = mustOpen(t, accept)
+		frames = append(frames[:tail.Index:tail.Index], grow(t, l, 1, 30, 3000)...)
+		check(t, l.Close(false))
+		l = mustOpen(t, async(accept.FS.(*vfs.Mem).KillProcess(), "b"))
+		holds(t, l, frames)
 		check(t, l.Close(false))
 	}
 }

@@ -46,6 +46,8 @@ type Options struct {
 	// Async tells that frames are acknowledged before they are synced: SyncBehind does that beside the writer. After a stop
 	// without a clean-stop mark in another boot Open then returns a *LostTailError.
 	Async bool
+	// AcceptLoss opens a log all the same that would be refused with a *LostTailError: it was chosen to go on with what it has.
+	AcceptLoss bool
 	// ReadOnly opens without a lock and changes nothing, not even to recover.
 	ReadOnly bool
 }

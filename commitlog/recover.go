@@ -132,7 +132,7 @@ func (l *Log) open() (err error) {
 		return fmt.Errorf("%w: the creation of %s was cut short", ErrNotCreated, o.Dir)
 	}
 	r := recovery{l: l, reboot: o.BootID == "" || o.BootID != m.BootID}
-	if o.Async && !o.ReadOnly && !m.CleanStop && r.reboot {
+	if o.Async && !o.ReadOnly && !o.AcceptLoss && !m.CleanStop && r.reboot {
 		return &LostTailError{Dir: o.Dir, Before: m.BootID, At: o.BootID}
 	}
 	if !o.ReadOnly {

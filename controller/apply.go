@@ -187,7 +187,7 @@ func (s *State) applyReplicaFacts(g *groupEntry, r *replicaEntry, f replicaFacts
 // lostReason tells why what was reported is not the replica that the record names, or "".
 func lostReason(r *replicaEntry, f replicaFacts) string {
 	switch {
-	case f.Lost:
+	case f.Lost && f.Revived >= r.Revived:
 		return fmt.Sprintf("replica %d on node %s cannot prove that it holds all that it promised", r.ID, r.Node)
 	case f.Missing:
 		return fmt.Sprintf("node %s has no folder of replica %d: its data was wiped or replaced", r.Node, r.ID)

@@ -73,6 +73,7 @@ type replicaFacts struct {
 	Missing     bool          `json:"missing,omitempty"`
 	Starts      uint64        `json:"starts"`         // 0: not told
 	Lost        bool          `json:"lost,omitempty"` // the replica says itself that its identity is lost
+	Revived     ids.Epoch     `json:"revived,omitempty"`
 }
 
 type masterFacts struct {

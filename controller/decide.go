@@ -36,6 +36,8 @@ type replicaView struct {
 	able     bool          // it has a log and may vote: neither parked nor poisoned, and it has adopted a record
 	master   bool
 	leaving  bool // its process ends soon
+	told     bool // what it said is all that its log has, or it said that it has none
+	usable   bool // it could lead with the log that it told of, lost or not
 	epoch    ids.Epoch
 	term     ids.Term
 	lastTerm ids.Term
@@ -61,6 +63,7 @@ type groupView struct {
 	newest   time.Duration          // since the newest epoch was issued, or since this controller leads
 	first    ids.ReplicaID          // that the newest epoch was issued for and is given its record first; 0: not known
 	failures int                    // epochs in a row that were given up
+	doomed   time.Duration          // since no majority could prove what it holds any more, as far as this controller knows; 0: one can
 	flaps    map[ids.ReplicaID]int  // how often a replica left the voters not long ago
 	silence  time.Duration          // after which a node counts as silent
 	near     map[ids.ReplicaID]bool // in the zone of the preferred master
@@ -77,6 +80,7 @@ type decision struct {
 	stuck    string        // why a group without master gets none
 	renew    ids.ReplicaID // not 0: its slot gets a new replica, or it is forgotten when it leaves the group
 	handOver ids.ReplicaID // not 0: the master is to hand over to it
+	unclean  ids.ReplicaID // not 0: it goes on alone though it may lack what was answered OK; stuck says why it may
 }
 
 // decide looks at one group.
@@ -86,6 +90,8 @@ func (g *groupEntry) decide(v *groupView) decision {
 	}
 	master := g.liveMaster(v)
 	switch {
+	case master == 0 && v.doomed > 0:
+		return g.decideDoomed(v)
 	case g.Active < g.Epoch && master == 0:
 		return g.decideInactive(v)
 	case g.Active < g.Epoch:

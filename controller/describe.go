@@ -25,7 +25,7 @@ func (s *State) news(node ids.NodeID, session hexID, req *pb.HeartbeatRequest) *
 			continue
 		}
 		mine[g.Name] = true
-		f := replicaFacts{Group: g.ID, Replica: e.ID, Missing: r.GetMissing(), Starts: r.GetStarts(), Lost: r.GetIdentityLost()}
+		f := replicaFacts{Group: g.ID, Replica: e.ID, Missing: r.GetMissing(), Starts: r.GetStarts(), Lost: r.GetIdentityLost(), Revived: ids.Epoch(r.GetRevived())}
 		copy(f.Incarnation[:], r.GetIncarnation())
 		trial := *g
 		trial.Replicas = append([]replicaEntry(nil), g.Replicas...)
@@ -117,6 +117,7 @@ func (s *State) wantedReplica(g *groupEntry, r *replicaEntry) *pb.WantedReplica 
 		MinIsr:          uint32(g.MinISR),
 		Incarnation:     r.Incarnation.bytes(),
 		AsyncFlush:      g.Async,
+		Revived:         uint32(r.Revived),
 		Unclean:         g.uncleans(),
 	}
 	w.Wishes = g.wishes()

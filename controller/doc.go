@@ -26,10 +26,10 @@
 //  8. Every majority of an epoch's voters meets every majority of each set of voters since the last active epoch: whoever they elect
 //     has all that was committed. Where the command is applied this is checked, so a decision from an old view costs time, never
 //     a message.
-//     An unclean election, which only an operator makes, begins anew: its one voter is what the next ones have to meet.
+//     An unclean election, which only an operator makes, or the loss of the power of all voters of an asynchronous group (async.go), begins anew: its one voter is what the next ones have to meet.
 //  9. An epoch never has fewer voters than the group's min ISR, or than the one before while an unclean election left it below. They differ from those of the last active epoch by at most one
 //     that is added and one that is removed.
-//  10. A replica that is lost stays lost. Its slot gets a new id only when no epoch since the last active one names the old one.
+//  10. A replica that is lost stays lost, unless an unclean election makes it the only voter. Its slot gets a new id only when no epoch since the last active one names the old one.
 //  11. An order to hand over or to campaign is bound to a term: in another one it means nothing.
 //  12. The cluster's feature level never falls, and nothing is proposed, applied or told that needs a higher one (feature.go).
 //

@@ -103,6 +103,10 @@ func (l *Leader) Decide(now time.Time, st *State, node ids.NodeID) (list []*Prop
 			cmd = &issueEpochCommand{Group: g.ID, Epoch: g.Epoch, Voters: d.voters, Reason: cut(d.reason), Millis: now.UnixMilli()}
 		case d.renew != 0:
 			cmd = &renewCommand{Group: g.ID, Replica: d.renew, Epoch: g.Epoch}
+		case d.unclean != 0:
+			w := v.replicas[d.unclean]
+			cmd = &uncleanCommand{Group: g.ID, Epoch: g.Epoch, Winner: d.unclean, Last: w.last, Terms: w.terms, Revive: g.replica(d.unclean).Lost != "", Auto: true,
+				Reason: cut(d.reason), Millis: now.UnixMilli()}
 		default:
 			continue
 		}

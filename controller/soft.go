@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 	"sync"
@@ -37,6 +38,7 @@ type plan struct {
 	order     order         // not given out yet; its to is 0 when there is none
 	ordered   time.Time     // when a hand-over was last ordered by a decision
 	stuck     string
+	doomed    time.Time // since when no majority can prove what it holds; zero: one can
 }
 
 // flap is how often a replica left the voters, each time within flapMemory of the time before.
@@ -190,11 +192,20 @@ func (s *soft) view(now time.Time, g *groupEntry) (*groupView, bool) {
 		p.failures = 0
 	}
 	v := &groupView{replicas: map[ids.ReplicaID]replicaView{}, newest: now.Sub(p.seen), first: p.first, failures: p.failures, flaps: map[ids.ReplicaID]int{}, silence: s.silence}
+	switch {
+	case !g.doomed():
+		p.doomed = time.Time{}
+	case p.doomed.IsZero():
+		p.doomed = now
+	default:
+		v.doomed = now.Sub(p.doomed)
+	}
 	for _, r := range g.Replicas {
 		rv := replicaView{silent: now.Sub(s.since), early: now.Sub(s.since) < hearing*s.silence}
 		if n := s.nodes[r.Node]; n != nil && !n.heard.IsZero() {
 			rv.heard, rv.early, rv.silent = true, false, now.Sub(n.heard)
 			rv.learnFrom(n.reports[r.ID], r.Lost != "")
+			rv.usable = rv.usable && bytes.Equal(n.reports[r.ID].GetIncarnation(), r.Incarnation[:])
 		}
 		v.replicas[r.ID] = rv
 		if n := p.flaps[r.ID].count(now); n > 0 {
@@ -215,6 +226,8 @@ func (v *replicaView) learnFrom(r *pb.ReplicaReport, lost bool) {
 	v.epoch, v.term = ids.Epoch(r.GetEpoch()), ids.Term(r.GetTerm())
 	v.lastTerm, v.last = ids.Term(r.GetLastTerm()), ids.Index(r.GetLastIndex())
 	v.terms = termsOf(r.GetTerms())
+	v.usable = v.able || r.GetLooked()
+	v.told = r.GetMissing() || r.GetLooked() || v.able && (len(v.terms) > 0 || v.last == 0)
 	v.masterSilent, v.masterClosed = time.Duration(r.GetMasterSilentMillis())*time.Millisecond, r.GetMasterClosed()
 	if !v.master {
 		return
@@ -232,7 +245,7 @@ func (s *soft) begin(id ids.GroupID, d decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.plans[id]; p != nil {
-		p.campaign, p.stuck, p.proposing = d.campaign, d.stuck, d.voters != nil || d.renew != 0
+		p.campaign, p.stuck, p.proposing = d.campaign, d.stuck, d.voters != nil || d.renew != 0 || d.unclean != 0
 	}
 }
 

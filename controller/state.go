@@ -112,6 +112,7 @@ type replicaEntry struct {
 	Incarnation hexID         `json:"incarnation"`       // zero: not created yet
 	Starts      uint64        `json:"starts"`            // greatest start counter reported
 	Lost        string        `json:"lost,omitempty"`    // why the id was given up for ever
+	Revived     ids.Epoch     `json:"revived,omitempty"` // the unclean election that it won though it was lost; what it said before does not count
 	Heir        ids.NodeID    `json:"heir,omitempty"`    // node of the replica that follows it in its slot; "": the same
 	Learner     bool          `json:"learner,omitempty"` // asynchronous until an operator says otherwise: never made a voter
 	Leaving     bool          `json:"leaving,omitempty"` // an operator took it out of the group: it goes as soon as it can be done without

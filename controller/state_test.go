@@ -179,7 +179,7 @@ func TestReplicasOfANode(t *testing.T) {
 	longest.Addresses.Peer, longest.Addresses.Metrics = address, address
 	for n := range maxReplicas {
 		longest.Addresses.Clients[fmt.Sprintf("%0100d", n)] = address
-		longest.Replicas = append(longest.Replicas, replicaFacts{hexOf(1), math.MaxUint64, hexOf(2), true, math.MaxUint64, true})
+		longest.Replicas = append(longest.Replicas, replicaFacts{hexOf(1), math.MaxUint64, hexOf(2), true, math.MaxUint64, true, math.MaxUint32})
 		longest.Masters = append(longest.Masters, masterFacts{hexOf(1), math.MaxUint64, math.MaxUint64})
 	}
 	if n := len(encodeCommand(requestID{}, longest)); n > maxCommand {

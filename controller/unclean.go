@@ -30,6 +30,8 @@ type uncleanCommand struct {
 	Terms  []termStart   `json:"terms"` // of the winner's log, the newest ones, in their order
 	Reason string        `json:"reason,omitempty"`
 	Millis int64         `json:"millis"`
+	Revive bool          `json:"revive,omitempty"` // the winner's identity is lost, and it goes on with what its log has: only of an asynchronous group
+	Auto   bool          `json:"auto,omitempty"`   // by the controllers: see async.go
 }
 
 func (*uncleanCommand) commandType() byte { return typeUnclean }
@@ -73,9 +75,13 @@ func (s *State) applyUnclean(c *uncleanCommand) error {
 		return fault("the group is not ready yet")
 	case g.Epoch != c.Epoch:
 		return refuse(ErrStale, "group %s: epoch %d is the newest, the election was meant for %d: look again", g.Name, g.Epoch, c.Epoch)
-	case r.Lost != "":
+	case (c.Revive || c.Auto) && !g.Async:
+		return fault("its group flushes synchronously")
+	case c.Auto && g.intact() != "":
+		return fault("%s", g.intact())
+	case r.Lost != "" && !c.Revive:
 		return fault("it is lost: %s", r.Lost)
-	case !g.inRecord(r.ID):
+	case !g.everVoted().has(r.ID) && (c.Revive || c.Auto || !g.inRecord(r.ID)):
 		return fault("it is not in the record of epoch %d", g.Epoch)
 	case len(c.Reason) > maxReportText:
 		return fault("a reason of %d bytes: at most %d", len(c.Reason), maxReportText)
@@ -94,6 +100,9 @@ func (s *State) applyUnclean(c *uncleanCommand) error {
 		}
 	}
 	slices.Sort(e.Gone)
+	if r.Lost != "" { // nobody is left who could miss what it has acknowledged; a backup of it is as good
+		r.Lost, r.Revived, r.Starts = "", e.Epoch, 0
+	}
 	// As the first epoch it counts as active at once: what came before binds it no more, and what follows must meet it.
 	alone := voterSet{r.ID}
 	g.Since = []voterSet{alone}
@@ -102,7 +111,11 @@ func (s *State) applyUnclean(c *uncleanCommand) error {
 	g.UncleanCount++
 	g.Uncleans = append(g.Uncleans, e)
 	g.Uncleans = slices.Clone(g.Uncleans[max(0, len(g.Uncleans)-maxUncleans):])
-	why := fmt.Sprintf("UNCLEAN election of replica %d on node %s by an operator", r.ID, r.Node)
+	by := "by an operator"
+	if c.Auto {
+		by = "because of asynchronous flush"
+	}
+	why := fmt.Sprintf("UNCLEAN election of replica %d on node %s %s", r.ID, r.Node, by)
 	if c.Reason != "" {
 		why += ": " + c.Reason
 	}
@@ -135,12 +148,15 @@ func (g *groupEntry) planUnclean(v *groupView, winner ids.ReplicaID, stopped vot
 	switch {
 	case g.Epoch == 0:
 		return refused(ErrInvalid, "the group is not ready yet")
-	case r.Lost != "":
+	case r.Lost != "" && !g.asksLost(r):
 		return refused(ErrInvalid, "it is lost: %s", r.Lost)
-	case !g.inRecord(r.ID):
+	case r.Lost == "" && !g.inRecord(r.ID):
 		return refused(ErrInvalid, "it is not in the record of epoch %d: it may have nothing", g.Epoch)
 	case !v.live(r.ID):
 		return refused(ErrNotNow, "it was not heard for %v: start its node first", w.silent.Round(time.Millisecond))
+	case r.Lost != "" && !w.usable:
+		return refused(ErrNotNow, "it is lost and has not told what its log has: `group show` says why")
+	case r.Lost != "":
 	case !w.able:
 		return refused(ErrNotNow, "it is parked, poisoned or lost: `group show` says why")
 	case w.epoch != g.Epoch:
@@ -162,16 +178,20 @@ func (g *groupEntry) planUnclean(v *groupView, winner ids.ReplicaID, stopped vot
 		}
 	}
 	for _, o := range g.Replicas {
-		if o.ID == r.ID || o.Lost != "" {
+		if o.ID == r.ID || o.Lost != "" && !g.asksLost(&o) {
 			continue
 		}
 		if v.live(o.ID) {
 			x := v.replicas[o.ID]
-			if !x.able && all.has(o.ID) && !stopped.has(o.ID) {
+			if o.Lost != "" && !x.told && !stopped.has(o.ID) {
+				return refused(ErrInvalid, "replica %d on node %s voted, is lost and has not told what its log has: wait for it, or say --stopped %d to give up what it has",
+					o.ID, o.Node, o.ID)
+			}
+			if o.Lost == "" && !x.able && all.has(o.ID) && !stopped.has(o.ID) {
 				return refused(ErrInvalid, "replica %d on node %s voted, lives and takes no part: `group show` says why; wait for it when it is being repaired, "+
 					"or say --stopped %d to give up what it has", o.ID, o.Node, o.ID)
 			}
-			if x.able && cmp.Or(cmp.Compare(x.lastTerm, w.lastTerm), cmp.Compare(x.last, w.last)) > 0 {
+			if (x.able || o.Lost != "" && x.usable) && cmp.Or(cmp.Compare(x.lastTerm, w.lastTerm), cmp.Compare(x.last, w.last)) > 0 {
 				return refused(ErrInvalid, "replica %d on node %s lives and has more, up to entry %d of term %v against %d of term %v: elect that one%s",
 					o.ID, o.Node, x.last, x.lastTerm, w.last, w.lastTerm, g.keepsAll(o.ID))
 			}
@@ -190,6 +210,9 @@ func (g *groupEntry) planUnclean(v *groupView, winner ids.ReplicaID, stopped vot
 	}
 	return p, nil
 }
+
+// asksLost tells whether a lost replica is asked what it has: it voted in an asynchronous group. What it has is a part of what it had.
+func (g *groupEntry) asksLost(r *replicaEntry) bool { return g.Async && g.everVoted().has(r.ID) }
 
 // everVoted returns all voters of the epochs since the last active one.
 func (g *groupEntry) everVoted() (all voterSet) {
@@ -307,7 +330,7 @@ func (l *Leader) Unclean(now time.Time, st *State, req *pb.ElectUncleanRequest) 
 	w := v.replicas[p.winner.ID]
 	resp := &pb.ElectUncleanResponse{Epoch: uint32(g.Epoch), NodeId: string(p.winner.Node), Losses: p.losses, Gone: p.gone}
 	return resp, &uncleanCommand{Group: g.ID, Epoch: ids.Epoch(req.GetEpoch()), Winner: p.winner.ID, Last: w.last, Terms: w.terms,
-		Reason: cut(req.GetReason()), Millis: now.UnixMilli()}, nil
+		Revive: p.winner.Lost != "", Reason: cut(req.GetReason()), Millis: now.UnixMilli()}, nil
 }
 
 // heardOf refuses what depends on who is silent while this controller leads for too short a time to know.
@@ -325,6 +348,11 @@ func ReportTerms(rep *pb.ReplicaReport, terms []ids.Term, starts []ids.Index) {
 	if rep.GetRole() == pb.Role_ROLE_MASTER || rep.GetMasterSilentMillis() < urgentAfter.Milliseconds() {
 		return
 	}
+	TellTerms(rep, terms, starts)
+}
+
+// TellTerms tells them in any case.
+func TellTerms(rep *pb.ReplicaReport, terms []ids.Term, starts []ids.Index) {
 	for i := max(0, len(terms)-maxTerms); i < len(terms); i++ {
 		rep.Terms = append(rep.Terms, &pb.TermStart{Term: uint64(terms[i]), Start: uint64(starts[i])})
 	}

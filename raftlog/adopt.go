@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 
+	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/raftlog/peer"
 )
@@ -146,4 +147,21 @@ func (r *Replica) sealed() {
 	for _, env := range s.backlog {
 		r.Receive(env)
 	}
+}
+
+// Seal moves the replica of a log that nobody else uses into the epoch of rec, as Adopt does for one that runs: the record and the floor
+// of its terms are durable when nil is returned. It changes nothing when the log is in that epoch or a later one.
+func Seal(log *commitlog.Log, rec EpochRecord) error {
+	o, err := DecodeOwner(log.Meta().Owner)
+	if err != nil {
+		return err
+	}
+	if len(o.Record) > 0 {
+		before, err := DecodeEpochRecord(o.Record)
+		if err != nil || before.Epoch >= rec.Epoch {
+			return err
+		}
+	}
+	o.Term, o.Vote, o.Record = max(o.Term, ids.MakeTerm(rec.Epoch, 0)), 0, rec.Encode()
+	return log.SaveMeta(o.Encode(), true)
 }

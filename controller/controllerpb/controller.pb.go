@@ -617,6 +617,8 @@ type ReplicaReport struct {
 	IdentityLost       bool                   `protobuf:"varint,20,opt,name=identity_lost,json=identityLost,proto3" json:"identity_lost,omitempty"`                     // it cannot prove that it holds all that it promised; `parked` says why. The id is lost for ever
 	Leaving            bool                   `protobuf:"varint,21,opt,name=leaving,proto3" json:"leaving,omitempty"`                                                   // its process ends soon: it takes no mastership that another one hands over
 	DiskNearlyFull     bool                   `protobuf:"varint,22,opt,name=disk_nearly_full,json=diskNearlyFull,proto3" json:"disk_nearly_full,omitempty"`             // its disk is nearly full: as master it refuses sends
+	Revived            uint32                 `protobuf:"varint,23,opt,name=revived,proto3" json:"revived,omitempty"`                                                   // epoch of the last election that it won although its identity was lost; 0: none
+	Looked             bool                   `protobuf:"varint,24,opt,name=looked,proto3" json:"looked,omitempty"`                                                     // of a lost replica: its log was looked at, and last_index, last_term and terms are what it has
 	Terms              []*TermStart           `protobuf:"bytes,40,rep,name=terms,proto3" json:"terms,omitempty"`                                                        // the newest terms of its log, at most 64, while it hears no master
 	Fetching           *Fetching              `protobuf:"bytes,50,opt,name=fetching,proto3" json:"fetching,omitempty"`                                                  // absent while it fetches nothing of another replica
 	ScrubbedMillis     int64                  `protobuf:"varint,51,opt,name=scrubbed_millis,json=scrubbedMillis,proto3" json:"scrubbed_millis,omitempty"`               // when its sealed segments were last read through and found good, ms since 1970; 0: never
@@ -804,6 +806,20 @@ func (x *ReplicaReport) GetLeaving() bool {
 func (x *ReplicaReport) GetDiskNearlyFull() bool {
 	if x != nil {
 		return x.DiskNearlyFull
+	}
+	return false
+}
+
+func (x *ReplicaReport) GetRevived() uint32 {
+	if x != nil {
+		return x.Revived
+	}
+	return 0
+}
+
+func (x *ReplicaReport) GetLooked() bool {
+	if x != nil {
+		return x.Looked
 	}
 	return false
 }
@@ -1209,6 +1225,7 @@ type WantedReplica struct {
 	Unclean         []*UncleanElection     `protobuf:"bytes,40,rep,name=unclean,proto3" json:"unclean,omitempty"`                          // the last ones of the group
 	Retired         bool                   `protobuf:"varint,41,opt,name=retired,proto3" json:"retired,omitempty"`                         // the replica belongs to the group no more: its folder is moved away and not reported again. Comes with lost
 	Planned         bool                   `protobuf:"varint,42,opt,name=planned,proto3" json:"planned,omitempty"`                         // with lost: an operator wanted it so
+	Revived         uint32                 `protobuf:"varint,43,opt,name=revived,proto3" json:"revived,omitempty"`                         // not 0: it won the unclean election of this epoch although its identity was lost, and goes on with what it has
 	Wishes          *GroupWishes           `protobuf:"bytes,70,opt,name=wishes,proto3" json:"wishes,omitempty"`                            // kept by the node in case all controllers are lost; absent with retired
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1403,6 +1420,13 @@ func (x *WantedReplica) GetPlanned() bool {
 		return x.Planned
 	}
 	return false
+}
+
+func (x *WantedReplica) GetRevived() uint32 {
+	if x != nil {
+		return x.Revived
+	}
+	return 0
 }
 
 func (x *WantedReplica) GetWishes() *GroupWishes {
@@ -4739,7 +4763,7 @@ const file_controller_proto_rawDesc = "" +
 	"\x04zone\x18\x04 \x01(\tR\x04zone\x1a:\n" +
 	"\fClientsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf9\x06\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xab\a\n" +
 	"\rReplicaReport\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -4767,7 +4791,9 @@ const file_controller_proto_rawDesc = "" +
 	"\rmaster_closed\x18\x13 \x01(\bR\fmasterClosed\x12#\n" +
 	"\ridentity_lost\x18\x14 \x01(\bR\fidentityLost\x12\x18\n" +
 	"\aleaving\x18\x15 \x01(\bR\aleaving\x12(\n" +
-	"\x10disk_nearly_full\x18\x16 \x01(\bR\x0ediskNearlyFull\x127\n" +
+	"\x10disk_nearly_full\x18\x16 \x01(\bR\x0ediskNearlyFull\x12\x18\n" +
+	"\arevived\x18\x17 \x01(\rR\arevived\x12\x16\n" +
+	"\x06looked\x18\x18 \x01(\bR\x06looked\x127\n" +
 	"\x05terms\x18( \x03(\v2!.ledgermq.controller.v1.TermStartR\x05terms\x12<\n" +
 	"\bfetching\x182 \x01(\v2 .ledgermq.controller.v1.FetchingR\bfetching\x12'\n" +
 	"\x0fscrubbed_millis\x183 \x01(\x03R\x0escrubbedMillis\"n\n" +
@@ -4804,7 +4830,7 @@ const file_controller_proto_rawDesc = "" +
 	"\vcontrollers\x18\x05 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\vcontrollers\x12\x14\n" +
 	"\x05level\x18\x06 \x01(\rR\x05level\x12\x18\n" +
 	"\anamesrv\x18( \x03(\tR\anamesrv\x12<\n" +
-	"\brecovery\x18F \x01(\v2 .ledgermq.controller.v1.RecoveryR\brecovery\"\xc2\x06\n" +
+	"\brecovery\x18F \x01(\v2 .ledgermq.controller.v1.RecoveryR\brecovery\"\xdc\x06\n" +
 	"\rWantedReplica\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -4834,7 +4860,8 @@ const file_controller_proto_rawDesc = "" +
 	"asyncFlush\x12A\n" +
 	"\aunclean\x18( \x03(\v2'.ledgermq.controller.v1.UncleanElectionR\aunclean\x12\x18\n" +
 	"\aretired\x18) \x01(\bR\aretired\x12\x18\n" +
-	"\aplanned\x18* \x01(\bR\aplanned\x12;\n" +
+	"\aplanned\x18* \x01(\bR\aplanned\x12\x18\n" +
+	"\arevived\x18+ \x01(\rR\arevived\x12;\n" +
 	"\x06wishes\x18F \x01(\v2#.ledgermq.controller.v1.GroupWishesR\x06wishes\"\xc4\x01\n" +
 	"\vGroupWishes\x12\x18\n" +
 	"\aanswers\x18\x01 \x01(\rR\aanswers\x12\x18\n" +
