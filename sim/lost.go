@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"syscall"
 
@@ -352,7 +353,11 @@ func (s *schedule) flip(n *Node) {
 		return
 	}
 	at := from + ids.PhysicalOffset(s.r.Int64N(int64(to-from)))
-	if err := n.flipBit(at, 1<<s.r.IntN(8)); err != nil {
+	switch err := n.flipBit(at, 1<<s.r.IntN(8)); {
+	case errors.Is(err, io.EOF): // a segment ends before its last byte
+		n.rotten = false
+		return
+	case err != nil:
 		s.fail("flip a bit of replica %d: %w", n.ID, err)
 		return
 	}
