@@ -116,12 +116,13 @@ func (n *Node) replicaTestimony(id ids.GroupID, h hosted) *controllerpb.ReplicaT
 	case f.Replica == 0:
 		t.Unready = h.parked // its replica.json could not be read
 		return t
-	case f.Lost != "" || h.missing:
+	case h.missing:
 		t.Lost = h.parked
 		return t
+	case f.Lost != "":
+		t.Lost = f.Lost
 	case f.Reviving:
 		t.Lost = "it lost what it acknowledged last, and has not begun the epoch in which it was to go on all the same"
-		return t
 	case h.opening || h.closing || h.r == nil && h.parked == "":
 		t.Unready = "it is being opened"
 		return t
@@ -135,6 +136,7 @@ func (n *Node) replicaTestimony(id ids.GroupID, h hosted) *controllerpb.ReplicaT
 		t.Starts, t.EpochRecord = meta.Starts, owner.Record
 	}
 	switch {
+	case t.Lost != "": // what it has adopted is good to know all the same
 	case commitlog.IdentityLost(err):
 		t.Lost = err.Error()
 	case err != nil:

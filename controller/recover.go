@@ -30,8 +30,9 @@ import (
 // whoever went on alone is a member of the newest known record that does not answer: so each member that does not answer, voter
 // or learner, must be named as stopped for ever. It is the operator who says that what only those have is given up.
 //
-// A replica that is lost or stopped is named in e' with an incarnation that no folder has: should it come back in spite of all, it
-// parks as soon as it sees the record.
+// A replica that is stopped, or whose folder is gone, is named in e' with an incarnation that no folder has: should it come back in spite
+// of all, it parks as soon as it sees the record. One that says itself that it is lost has that on its disk; of an asynchronous group it
+// may still be chosen to go on.
 
 // Numbers that the lost controllers may have given are not given again: the new ones are round and leave out at least these many. An epoch that
 // no answering node has seen was issued at most every 200 ms, and each one that gets no master makes the next one wait for longer.
@@ -305,8 +306,11 @@ func (r *recovery) recoverGroup(s *State, name string, list []oldReplica) {
 	for _, m := range list[0].members() {
 		e := replicaEntry{ID: m.ID, Slot: m.Slot, Node: m.Node, Incarnation: hexID(m.Incarnation)}
 		r.need(m.Node, fmt.Sprintf("replica %d of group %s", m.ID, name))
-		if e.Starts, e.Lost = r.judge(list, m); e.Lost != "" {
-			e.Incarnation = noFolder(m.Incarnation, r.token)
+		var itself bool
+		if e.Starts, e.Lost, itself = r.judge(list, m); e.Lost != "" {
+			if !itself {
+				e.Incarnation = noFolder(m.Incarnation, r.token)
+			}
 			out.Notes = append(out.Notes, fmt.Sprintf("replica %d on node %s is lost: %s", e.ID, e.Node, e.Lost))
 		}
 		if newest.IsVoter(m.ID) {
@@ -356,28 +360,28 @@ func (o *oldReplica) epoch() ids.Epoch {
 	return o.record.Epoch
 }
 
-// judge tells how often the replica was started, and why it is lost, "" when it is not.
-func (r *recovery) judge(list []oldReplica, m raftlog.Member) (starts uint64, lost string) {
+// judge tells how often the replica was started, and why it is lost, "" when it is not; itself: it says so itself.
+func (r *recovery) judge(list []oldReplica, m raftlog.Member) (starts uint64, lost string, itself bool) {
 	if slices.Contains(r.stopped, m.Node) {
-		return 0, fmt.Sprintf("node %s was said to be stopped for ever when the controllers were recovered", m.Node)
+		return 0, fmt.Sprintf("node %s was said to be stopped for ever when the controllers were recovered", m.Node), false
 	}
 	if r.heard[m.Node] == nil {
-		return 0, "" // it is in the way, and told as such
+		return 0, "", false // it is in the way, and told as such
 	}
 	i := slices.IndexFunc(list, func(o oldReplica) bool { return ids.ReplicaID(o.GetReplicaId()) == m.ID })
 	if i < 0 {
-		return 0, fmt.Sprintf("node %s has no folder of it: its data was wiped or replaced", m.Node)
+		return 0, fmt.Sprintf("node %s has no folder of it: its data was wiped or replaced", m.Node), false
 	}
 	o := list[i]
 	switch {
 	case o.node != m.Node:
 		r.plan.block("replica %d is on node %s, its records say %s: one of them is a copy: stop it", m.ID, o.node, m.Node)
 	case string(o.GetIncarnation()) != string(m.Incarnation[:]):
-		return 0, fmt.Sprintf("node %s has another incarnation of it: its data was wiped or replaced", m.Node)
+		return 0, fmt.Sprintf("node %s has another incarnation of it: its data was wiped or replaced", m.Node), false
 	case o.GetLost() != "":
-		return o.GetStarts(), cut(o.GetLost())
+		return o.GetStarts(), cut(o.GetLost()), true
 	}
-	return o.GetStarts(), ""
+	return o.GetStarts(), "", false
 }
 
 // noFolder is an incarnation that no folder has.

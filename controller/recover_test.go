@@ -59,6 +59,11 @@ func TestRecoverPlan(t *testing.T) {
 		{name: "another incarnation", change: func(_ *testing.T, st *story) { st.l[1].Replicas[0].Incarnation = slices.Repeat([]byte{9}, 16) }, note: "another incarnation"},
 		{name: "a lost identity", change: func(_ *testing.T, st *story) { st.l[1].Replicas[0].Lost = "its tail is gone" }, note: "its tail is gone"},
 		{name: "two lost identities", change: func(_ *testing.T, st *story) { st.l[0].Replicas[0].Lost, st.l[1].Replicas[0].Lost = "x", "y" }, unsure: true},
+		{name: "all lost", change: func(_ *testing.T, st *story) {
+			for _, n := range st.l {
+				n.Replicas[0].Lost = "its power was lost"
+			}
+		}, unsure: true, note: "0 of its 3 voters are whole"},
 		{name: "one that cannot tell", change: func(_ *testing.T, st *story) { st.l[1].Replicas[0].Unready = "it is being opened" }, blocked: "it is being opened"},
 		{name: "two nodes of one name", change: func(_ *testing.T, st *story) { st.l[1].NodeId = "n1" }, blocked: "two nodes say that they are n1"},
 		{name: "two clusters", change: func(_ *testing.T, st *story) { st.l[1].ClusterId = slices.Repeat([]byte{7}, 16) }, blocked: "belongs to cluster"},
@@ -180,6 +185,12 @@ func TestRecoverWishes(t *testing.T) {
 	}
 	if m, _ := p.state.groups["g"].Record.Member(2); hexID(m.Incarnation) == g.Replicas[1].Incarnation {
 		t.Error("a replica that is stopped is named as it was")
+	}
+	// One that says itself that it is lost may still be chosen, when its group flushes asynchronously.
+	list[1].Replicas[0].Lost = "its tail is gone"
+	p = planRecovery(4, hexOf(5), list, nil, 1000)
+	if m, _ := p.state.groups["g"].Record.Member(2); hexID(m.Incarnation) != g.Replicas[1].Incarnation || p.state.groups["g"].Replicas[1].Lost != "its tail is gone" {
+		t.Errorf("a replica that says that it is lost is %+v", p.state.groups["g"].Replicas[1])
 	}
 }
 
