@@ -314,17 +314,20 @@ var lossStories = []Story{
 		t.startAgain(1)
 		t.wait("replica 1 votes again", func() bool { return t.w.newest().IsVoter(1) && t.w.active == t.w.newest().Epoch && n.Up })
 	}},
-	// One of two is wiped before the group ever had a master: the other one goes on alone.
+	// One of two is wiped before the group ever had a master: the other one goes on alone. Both groups are on these machines.
 	{"wiped before the first master", 2, 2, 1, true, false, func(t *teller) {
+		t.works(3_000)
 		t.drop = func(peer.Envelope) bool { return true }
-		n := t.harm(2)
-		t.stop(2)
+		other := t.another(2, 2, 1)
+		t.wait("the group has its first epoch", func() bool { return len(other.w.records) == 1 })
+		n := other.harm(other.w.Nodes[1].ID)
+		other.stop(n.ID)
 		n.Disk = vfs.NewMem()
 		t.open(n.Host)
 		t.pass(2_000)
 		t.drop = nil
-		t.works(3_000)
-		t.isFollowed(2)
+		other.works(3_000)
+		other.isFollowed(n.ID)
 	}},
 }
 
