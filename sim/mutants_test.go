@@ -79,7 +79,7 @@ var ruleMutants = []ruleMutant{
 	{"a read asks no quorum", "raftlog/replica.go",
 		"ReadOnlyOption: raft.ReadOnlySafe,", "ReadOnlyOption: raft.ReadOnlyLeaseBased,"},
 	{"power that goes under asynchronous flush costs no identity", "commitlog/recover.go",
-		"if o.Async && !o.ReadOnly && !m.CleanStop && r.reboot {", "if false && r.reboot {"},
+		"!m.CleanStop && r.reboot {", "false && r.reboot {"},
 	{"a sync that fails behind an acknowledgement costs no identity", "raftlog/replica.go",
 		"if r.parked.Lost || !r.log.Async() || !r.log.SyncFailed() {", "if r.parked.Lost || !r.log.Async() || true {"},
 	{"a start writes nothing again", "commitlog/recover.go",
