@@ -41,6 +41,9 @@ func TestWishes(t *testing.T) {
 			t.Errorf("%q is %v", text, got)
 		}
 	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
 	n.keepWishes(id, h, &controllerpb.WantedReplica{Wishes: want, Lost: "given up"})
 	if got := n.loadWishes(dir); got != nil {
 		t.Errorf("what is wanted of a lost replica was written: %v", got)
