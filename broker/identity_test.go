@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -40,6 +41,33 @@ func TestControllersOfANode(t *testing.T) {
 	}
 	if len(f.FormerControllers) != maxFormer || slices.Contains(f.FormerControllers, f.Controllers[0]) {
 		t.Errorf("%d former controllers", len(f.FormerControllers))
+	}
+}
+
+// A folder whose replica.json cannot be read at a start, which may be mended, stays where it is, and is not told as missing.
+func TestUnreadableReplicaFile(t *testing.T) {
+	t.Parallel()
+	id := ids.GroupID{7}
+	dir := t.TempDir()
+	folder := filepath.Join(dir, "groups", id.String())
+	if err := vfs.MkdirDurable(vfs.OS, folder); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(folder, "replica.json")
+	if err := os.WriteFile(file, []byte("{ damaged"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n := &Node{o: NodeOptions{FS: vfs.OS, Dir: dir}, log: zerolog.Nop(), ctx: context.Background(), replicas: map[ids.GroupID]*hosted{}}
+	n.loadKnown()
+	inc := ids.NewUUID(nil)
+	for range 2 {
+		n.reconcileReplica(ids.ClusterID{1}, id, &controllerpb.WantedReplica{GroupName: "g", ReplicaId: 4, Incarnation: inc[:], Starts: 1})
+		if h := n.replicas[id]; h == nil || h.missing || !strings.Contains(h.parked, "replica.json is damaged") {
+			t.Fatalf("the replica is %+v, want it parked for its file", h)
+		}
+		if _, err := os.Stat(file); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

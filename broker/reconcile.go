@@ -297,7 +297,8 @@ func (n *Node) reconcileReplica(cluster ids.ClusterID, id ids.GroupID, w *contro
 		return
 	case w.Retired:
 		return // moved away already
-	case h != nil && ids.ReplicaID(w.ReplicaId) > h.file.Replica:
+	case h != nil && ids.ReplicaID(w.ReplicaId) > h.file.Replica && (h.file.Replica != 0 || len(w.Incarnation) == 0):
+		// A folder whose replica.json cannot be read stays where it is, parked, as long as it may be that replica's.
 		n.retire(id, h, w, fmt.Sprintf("replica %d follows it", w.ReplicaId))
 		return // the next heartbeat finds no folder, and makes one, or tells that the other one's is gone: this one came back from a backup
 	case h != nil && ids.ReplicaID(w.ReplicaId) < h.file.Replica:
