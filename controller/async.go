@@ -30,8 +30,11 @@ import (
 // wordAge is how old a node's word may be when it is heard: its call was given up after that.
 const wordAge = 2 * time.Second
 
-// doomed tells whether no majority of voters is left that can prove what it holds, nor will be.
-func (g *groupEntry) doomed() bool { return g.Async && g.Epoch > 0 && g.intact() == "" }
+// doomed tells whether no majority of voters is left that can prove what it holds, nor will be. Until a recovery of the controllers is
+// through, nobody can say so: which voters there were since the last active epoch is known only as far as somebody testified.
+func (g *groupEntry) doomed() bool {
+	return g.Async && g.Epoch > 0 && g.Active >= g.Recovered && g.intact() == ""
+}
 
 // intact tells why a master may still be elected cleanly: enough voters of a set that elects, or that may be issued without a master, have
 // kept their identities. It is "" when there is no such set.

@@ -85,6 +85,7 @@ func TestAsyncElection(t *testing.T) {
 		{"a term goes before a length", func(st *story) { all(st); st.change(3, func(v *replicaView) { v.lastTerm++ }) }, 3, ""},
 		{"one is lost", func(st *story) { st.loses(1, 200) }, 0, ""},
 		{"a synchronous group", func(st *story) { all(st); st.g.Async = false }, 0, "lost for ever"},
+		{"the controllers were recovered, and nobody has led since", func(st *story) { all(st); st.g.Recovered, st.g.Active = st.g.Epoch, st.g.Epoch-1 }, 0, ""},
 		{"one is silent", func(st *story) { all(st); st.dead(3) }, 0, "replica 3 on node n3 is silent"},
 		{"an intact one is silent", func(st *story) { st.loses(1, 200); st.loses(2, 95); st.dead(3) }, 0, "replica 3 on node n3 is silent"},
 		{"one has not told", func(st *story) { all(st); st.change(3, func(v *replicaView) { v.told = false }) }, 0, "has not told what its log has"},
@@ -162,6 +163,7 @@ func TestAsyncElectionApplied(t *testing.T) {
 		{"it never voted", func(st *story, u *uncleanCommand) {
 			st.g.Since = []voterSet{{1, 3}}
 		}, "not in the record"},
+		{"the controllers were recovered", func(st *story, _ *uncleanCommand) { st.g.Recovered, st.g.Active = st.g.Epoch, st.g.Epoch-1 }, "were recovered"},
 		{"another epoch", func(_ *story, u *uncleanCommand) { u.Epoch++ }, "is the newest"},
 	} {
 		st := powerless(t, 2, 3, 2)

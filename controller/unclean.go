@@ -77,6 +77,8 @@ func (s *State) applyUnclean(c *uncleanCommand) error {
 		return refuse(ErrStale, "group %s: epoch %d is the newest, the election was meant for %d: look again", g.Name, g.Epoch, c.Epoch)
 	case (c.Revive || c.Auto) && !g.Async:
 		return fault("its group flushes synchronously")
+	case c.Auto && g.Active < g.Recovered:
+		return fault("the controllers were recovered, and which voters there were is not known: only an operator can say who goes on")
 	case c.Auto && g.intact() != "":
 		return fault("%s", g.intact())
 	case r.Lost != "" && !c.Revive:
