@@ -101,7 +101,37 @@ func (n *Node) testimony() *controllerpb.Testimony {
 	for id, h := range hosts {
 		t.Replicas = append(t.Replicas, n.replicaTestimony(id, h))
 	}
+	t.Retired = n.retiredTestimonies()
 	return t
+}
+
+// retiredTestimonies tell what the replicas had adopted whose folders are in lost/. One that cannot be read says nothing.
+func (n *Node) retiredTestimonies() (out []*controllerpb.ReplicaTestimony) {
+	lost := filepath.Join(n.o.Dir, LostFolder)
+	names, err := n.o.FS.List(lost)
+	if err != nil {
+		return nil // there is none
+	}
+	for _, name := range names {
+		dir := filepath.Join(lost, name)
+		f, err := loadReplicaFile(n.o.FS, dir)
+		if err != nil {
+			continue
+		}
+		group, err1 := ids.ParseUUID(f.GroupID)
+		inc, err2 := ids.ParseUUID(f.Incarnation)
+		if errors.Join(err1, err2) != nil {
+			continue
+		}
+		t := &controllerpb.ReplicaTestimony{GroupId: group[:], GroupName: f.Group, ReplicaId: uint64(f.Replica), Slot: uint32(f.Slot), Incarnation: inc[:]}
+		if meta, err := n.metaIn(dir, ids.GroupID(group), f); err == nil {
+			if owner, err := raftlog.DecodeOwner(meta.Owner); err == nil {
+				t.EpochRecord = owner.Record
+			}
+		}
+		out = append(out, t)
+	}
+	return out
 }
 
 // replicaTestimony tells what of a replica is on the disk.
@@ -154,11 +184,15 @@ func (n *Node) metaOf(id ids.GroupID, h hosted) (commitlog.Meta, error) {
 	if h.r != nil {
 		return h.r.clog.Meta(), nil
 	}
-	cluster, err := ids.ParseUUID(h.file.Cluster)
+	return n.metaIn(filepath.Join(n.o.Dir, "groups", id.String()), id, h.file)
+}
+
+func (n *Node) metaIn(dir string, id ids.GroupID, file replicaFile) (commitlog.Meta, error) {
+	cluster, err := ids.ParseUUID(file.Cluster)
 	if err != nil {
 		return commitlog.Meta{}, fmt.Errorf("replica.json: cluster: %w", err)
 	}
-	o := logOptions(n.o, filepath.Join(n.o.Dir, "groups", id.String()), ids.ClusterID(cluster), id, h.file)
+	o := logOptions(n.o, dir, ids.ClusterID(cluster), id, file)
 	o.ReadOnly, o.SmallSegments = true, true
 	return commitlog.ReadMeta(o)
 }

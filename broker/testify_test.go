@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -47,6 +48,30 @@ func TestWishes(t *testing.T) {
 	n.keepWishes(id, h, &controllerpb.WantedReplica{Wishes: want, Lost: "given up"})
 	if got := n.loadWishes(dir); got != nil {
 		t.Errorf("what is wanted of a lost replica was written: %v", got)
+	}
+}
+
+// What a node keeps of replicas that were taken out is told too; what cannot be read is not.
+func TestRetiredTestimonies(t *testing.T) {
+	t.Parallel()
+	n := &Node{o: NodeOptions{ID: "n1", Dir: t.TempDir(), FS: vfs.OS}}
+	if got := n.retiredTestimonies(); got != nil {
+		t.Errorf("without a folder: %v", got)
+	}
+	lost := filepath.Join(n.o.Dir, LostFolder)
+	group, inc := ids.NewUUID(nil), ids.NewUUID(nil)
+	f := replicaFile{Version: replicaFileVersion, Cluster: ids.NewUUID(nil).String(), GroupID: group.String(), Group: "g", Replica: 3, Slot: 2, Incarnation: inc.String()}
+	for _, name := range []string{"whole", "damaged", "empty"} {
+		if err := vfs.MkdirDurable(vfs.OS, filepath.Join(lost, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(f.save(vfs.OS, filepath.Join(lost, "whole")), os.WriteFile(filepath.Join(lost, "damaged", "replica.json"), []byte("{"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	got := n.testimony().Retired
+	if len(got) != 1 || got[0].ReplicaId != 3 || got[0].Slot != 2 || string(got[0].GroupId) != string(group[:]) || string(got[0].Incarnation) != string(inc[:]) {
+		t.Errorf("it tells %v", got)
 	}
 }
 

@@ -27,8 +27,9 @@ import (
 // in it has all that was committed before, in e, and in whatever k might still come to life until a majority is in e'. After that it cannot.
 //
 // What remains. An unclean election begins a history that does not overlap the one before. If nobody who answers has heard of it, then
-// whoever went on alone is a member of the newest known record that does not answer: so each member that does not answer, voter
-// or learner, must be named as stopped for ever. It is the operator who says that what only those have is given up.
+// whoever went on alone is a member of the newest known record that does not answer, or whose node has no folder of it any more, since
+// others took its place later: what its node keeps of it in lost/ then tells of those, who must answer too. So each member that does not answer, voter or learner, must be named as stopped for ever, and
+// of one whose folder is gone the plan says what that may mean. It is the operator who says that what only those have is given up.
 //
 // A replica that is stopped, or whose folder is gone, is named in e' with an incarnation that no folder has: should it come back in spite
 // of all, it parks as soon as it sees the record. One that says itself that it is lost has that on its disk; of an asynchronous group it
@@ -312,6 +313,10 @@ func (r *recovery) recoverGroup(s *State, name string, list []oldReplica) {
 				e.Incarnation = noFolder(m.Incarnation, r.token)
 			}
 			out.Notes = append(out.Notes, fmt.Sprintf("replica %d on node %s is lost: %s", e.ID, e.Node, e.Lost))
+			if r.heard[m.Node] != nil && r.folderGone(list, m) {
+				out.Notes = append(out.Notes, fmt.Sprintf("should replica %d have gone on alone after an unclean election, and others have taken its place, they have what came after: "+
+					"look into `lost/` on node %s, and let all nodes run before this is done", e.ID, e.Node))
+			}
 		}
 		if newest.IsVoter(m.ID) {
 			out.Voters = append(out.Voters, string(m.Node))
@@ -322,6 +327,7 @@ func (r *recovery) recoverGroup(s *State, name string, list []oldReplica) {
 		}
 		g.Replicas = append(g.Replicas, e)
 	}
+	r.laterElsewhere(newest, out)
 	g.sortReplicas()
 	if !r.shape(s, g, list, newest) {
 		out.Notes = append(out.Notes, fmt.Sprintf("its mode is not known: it is %d-%d now, with a min ISR of %d; `group set-mode` changes it", g.Answers, g.Members, g.MinISR))
@@ -358,6 +364,36 @@ func (o *oldReplica) epoch() ids.Epoch {
 		return 0
 	}
 	return o.record.Epoch
+}
+
+// laterElsewhere looks for an epoch that only a replica has adopted which was taken out since: others went on, after an unclean election
+// perhaps, and they must answer.
+func (r *recovery) laterElsewhere(newest *raftlog.EpochRecord, out *pb.RecoveredGroup) {
+	var later *raftlog.EpochRecord
+	on := ids.NodeID("")
+	for _, n := range r.nodes() {
+		for _, t := range r.heard[n].GetRetired() {
+			record, err := raftlog.DecodeEpochRecord(t.GetEpochRecord())
+			if err != nil || record.Group != newest.Group || record.Cluster != newest.Cluster || record.Epoch <= newest.Epoch || later != nil && record.Epoch <= later.Epoch {
+				continue
+			}
+			later, on = &record, n
+		}
+	}
+	if later == nil {
+		return
+	}
+	for _, m := range slices.Concat(later.Voters, later.Learners) {
+		r.need(m.Node, fmt.Sprintf("replica %d of epoch %d of group %s, which only `lost/` on node %s tells of", m.ID, later.Epoch, out.GetName(), on))
+	}
+	out.Notes = append(out.Notes, fmt.Sprintf("`lost/` on node %s tells of epoch %d, which no running replica has adopted: what its voters went on with is not here", on, later.Epoch))
+}
+
+// folderGone tells whether no node has the member's folder of that incarnation.
+func (r *recovery) folderGone(list []oldReplica, m raftlog.Member) bool {
+	return !slices.ContainsFunc(list, func(o oldReplica) bool {
+		return ids.ReplicaID(o.GetReplicaId()) == m.ID && string(o.GetIncarnation()) == string(m.Incarnation[:])
+	})
 }
 
 // judge tells how often the replica was started, and why it is lost, "" when it is not; itself: it says so itself.
@@ -422,7 +458,9 @@ func (r *recovery) shape(s *State, g *groupEntry, list []oldReplica, record *raf
 		if trial.staysOn(trial.Preferred) == nil {
 			trial.Preferred = ""
 		}
-		if CheckMode(trial.Answers, trial.Members) == nil && trial.staying() == trial.Members && trial.checkShape() == nil {
+		// A node that had lost the controllers before may have old wishes; what the record has of the mode is never older.
+		agrees := trial.Answers == int(record.A) && trial.minISRWith(len(record.Voters)) == int(record.MinISR)
+		if agrees && CheckMode(trial.Answers, trial.Members) == nil && trial.staying() == trial.Members && trial.checkShape() == nil {
 			*g, s.cluster.NextReplica = trial, next
 			return true
 		}

@@ -55,6 +55,23 @@ func TestRecoverPlan(t *testing.T) {
 		{name: "two voters are stopped", change: func(_ *testing.T, st *story) { st.l = stop(st.l, "n1", "n3") }, stopped: "n1,n3", unsure: true, note: "1 of its 3 voters are whole, a majority is 2"},
 		{name: "one that answers is said to be stopped", stopped: "n2", blocked: "--stopped n2: it is not stopped"},
 		{name: "a name that nobody knows", stopped: "n9", blocked: "--stopped n9: no answering node knows"},
+		{name: "one that was taken out knew more", change: func(_ *testing.T, st *story) {
+			later := st.g.Record.EpochRecord
+			later.Epoch += 3
+			later.Voters = append(slices.Clone(later.Voters[2:]), raftlog.Member{ID: 9, Slot: 4, Node: "n4", Incarnation: ids.Incarnation{9}})
+			later.Learners = nil
+			gone := st.l[2].Replicas[0]
+			gone.EpochRecord = later.Encode()
+			st.l[2].Replicas, st.l[2].Retired = nil, []*pb.ReplicaTestimony{gone}
+		}, blocked: "node n4 does not answer, and has replica 9 of epoch 4 of group g"},
+		{name: "one that was taken out knew less", change: func(_ *testing.T, st *story) {
+			st.l[2].Replicas, st.l[2].Retired = nil, st.l[2].Replicas
+		}, note: "should replica 3 have gone on alone"},
+		{name: "wishes from before the mode changed", change: func(_ *testing.T, st *story) {
+			for _, n := range st.l {
+				n.Replicas[0].Wishes.MinIsr++
+			}
+		}, note: "its mode is not known"},
 		{name: "a wiped disk", change: func(_ *testing.T, st *story) { st.l[1].Replicas = nil }, note: "has no folder of it"},
 		{name: "another incarnation", change: func(_ *testing.T, st *story) { st.l[1].Replicas[0].Incarnation = slices.Repeat([]byte{9}, 16) }, note: "another incarnation"},
 		{name: "a lost identity", change: func(_ *testing.T, st *story) { st.l[1].Replicas[0].Lost = "its tail is gone" }, note: "its tail is gone"},

@@ -1602,7 +1602,8 @@ type Testimony struct {
 	Namesrv       []string               `protobuf:"bytes,8,rep,name=namesrv,proto3" json:"namesrv,omitempty"`                      // list that the controllers kept
 	PeerAddress   string                 `protobuf:"bytes,9,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
 	Replicas      []*ReplicaTestimony    `protobuf:"bytes,10,rep,name=replicas,proto3" json:"replicas,omitempty"`
-	Peers         []string               `protobuf:"bytes,11,rep,name=peers,proto3" json:"peers,omitempty"` // nodes that share or shared a group with it
+	Peers         []string               `protobuf:"bytes,11,rep,name=peers,proto3" json:"peers,omitempty"`     // nodes that share or shared a group with it
+	Retired       []*ReplicaTestimony    `protobuf:"bytes,12,rep,name=retired,proto3" json:"retired,omitempty"` // whose folders were moved away: ids and epoch_record alone
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1710,6 +1711,13 @@ func (x *Testimony) GetReplicas() []*ReplicaTestimony {
 func (x *Testimony) GetPeers() []string {
 	if x != nil {
 		return x.Peers
+	}
+	return nil
+}
+
+func (x *Testimony) GetRetired() []*ReplicaTestimony {
+	if x != nil {
+		return x.Retired
 	}
 	return nil
 }
@@ -4875,7 +4883,7 @@ const file_controller_proto_rawDesc = "" +
 	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x17\n" +
 	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12\x18\n" +
 	"\alearner\x18\x04 \x01(\bR\alearner\x12\x18\n" +
-	"\aleaving\x18\x05 \x01(\bR\aleaving\"\xa9\x03\n" +
+	"\aleaving\x18\x05 \x01(\bR\aleaving\"\xed\x03\n" +
 	"\tTestimony\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1d\n" +
 	"\n" +
@@ -4890,7 +4898,8 @@ const file_controller_proto_rawDesc = "" +
 	"\fpeer_address\x18\t \x01(\tR\vpeerAddress\x12D\n" +
 	"\breplicas\x18\n" +
 	" \x03(\v2(.ledgermq.controller.v1.ReplicaTestimonyR\breplicas\x12\x14\n" +
-	"\x05peers\x18\v \x03(\tR\x05peers\"\x8b\x03\n" +
+	"\x05peers\x18\v \x03(\tR\x05peers\x12B\n" +
+	"\aretired\x18\f \x03(\v2(.ledgermq.controller.v1.ReplicaTestimonyR\aretired\"\x8b\x03\n" +
 	"\x10ReplicaTestimony\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -5288,77 +5297,78 @@ var file_controller_proto_depIdxs = []int32{
 	3,  // 20: ledgermq.controller.v1.Testimony.levels:type_name -> ledgermq.controller.v1.Levels
 	7,  // 21: ledgermq.controller.v1.Testimony.recovery:type_name -> ledgermq.controller.v1.Recovery
 	19, // 22: ledgermq.controller.v1.Testimony.replicas:type_name -> ledgermq.controller.v1.ReplicaTestimony
-	16, // 23: ledgermq.controller.v1.ReplicaTestimony.wishes:type_name -> ledgermq.controller.v1.GroupWishes
-	7,  // 24: ledgermq.controller.v1.TestifyResponse.hold_to:type_name -> ledgermq.controller.v1.Recovery
-	24, // 25: ledgermq.controller.v1.RecoverResponse.groups:type_name -> ledgermq.controller.v1.RecoveredGroup
-	28, // 26: ledgermq.controller.v1.UncleanElection.terms:type_name -> ledgermq.controller.v1.TermStart
-	38, // 27: ledgermq.controller.v1.ElectUncleanResponse.group:type_name -> ledgermq.controller.v1.Group
-	1,  // 28: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
-	41, // 29: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
-	40, // 30: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
-	39, // 31: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
-	29, // 32: ledgermq.controller.v1.Group.uncleans:type_name -> ledgermq.controller.v1.UncleanElection
-	10, // 33: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
-	38, // 34: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
-	9,  // 35: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
-	3,  // 36: ledgermq.controller.v1.Node.levels:type_name -> ledgermq.controller.v1.Levels
-	45, // 37: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
-	48, // 38: ledgermq.controller.v1.ChangeControllersRequest.add:type_name -> ledgermq.controller.v1.Member
-	48, // 39: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
-	48, // 40: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
-	3,  // 41: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	58, // 42: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
-	3,  // 43: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	59, // 44: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
-	6,  // 45: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
-	13, // 46: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
-	26, // 47: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
-	37, // 48: ledgermq.controller.v1.Controller.SetMode:input_type -> ledgermq.controller.v1.SetModeRequest
-	33, // 49: ledgermq.controller.v1.Controller.KeepLearner:input_type -> ledgermq.controller.v1.KeepLearnerRequest
-	34, // 50: ledgermq.controller.v1.Controller.Prefer:input_type -> ledgermq.controller.v1.PreferRequest
-	35, // 51: ledgermq.controller.v1.Controller.RemoveNode:input_type -> ledgermq.controller.v1.RemoveNodeRequest
-	32, // 52: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
-	27, // 53: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
-	4,  // 54: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
-	30, // 55: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
-	42, // 56: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
-	44, // 57: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
-	46, // 58: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
-	52, // 59: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
-	49, // 60: ledgermq.controller.v1.Controller.ChangeNamesrv:input_type -> ledgermq.controller.v1.ChangeNamesrvRequest
-	51, // 61: ledgermq.controller.v1.Controller.ChangeControllers:input_type -> ledgermq.controller.v1.ChangeControllersRequest
-	54, // 62: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
-	18, // 63: ledgermq.controller.v1.Controller.Testify:input_type -> ledgermq.controller.v1.Testimony
-	22, // 64: ledgermq.controller.v1.Controller.Recover:input_type -> ledgermq.controller.v1.RecoverRequest
-	56, // 65: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
-	60, // 66: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
-	8,  // 67: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
-	14, // 68: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
-	38, // 69: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
-	38, // 70: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
-	38, // 71: ledgermq.controller.v1.Controller.KeepLearner:output_type -> ledgermq.controller.v1.Group
-	38, // 72: ledgermq.controller.v1.Controller.Prefer:output_type -> ledgermq.controller.v1.Group
-	36, // 73: ledgermq.controller.v1.Controller.RemoveNode:output_type -> ledgermq.controller.v1.RemoveNodeResponse
-	38, // 74: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
-	38, // 75: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
-	5,  // 76: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
-	31, // 77: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
-	43, // 78: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
-	38, // 79: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
-	47, // 80: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
-	53, // 81: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
-	50, // 82: ledgermq.controller.v1.Controller.ChangeNamesrv:output_type -> ledgermq.controller.v1.ChangeNamesrvResponse
-	53, // 83: ledgermq.controller.v1.Controller.ChangeControllers:output_type -> ledgermq.controller.v1.MembersResponse
-	55, // 84: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
-	21, // 85: ledgermq.controller.v1.Controller.Testify:output_type -> ledgermq.controller.v1.TestifyResponse
-	23, // 86: ledgermq.controller.v1.Controller.Recover:output_type -> ledgermq.controller.v1.RecoverResponse
-	57, // 87: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
-	61, // 88: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
-	67, // [67:89] is the sub-list for method output_type
-	45, // [45:67] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	19, // 23: ledgermq.controller.v1.Testimony.retired:type_name -> ledgermq.controller.v1.ReplicaTestimony
+	16, // 24: ledgermq.controller.v1.ReplicaTestimony.wishes:type_name -> ledgermq.controller.v1.GroupWishes
+	7,  // 25: ledgermq.controller.v1.TestifyResponse.hold_to:type_name -> ledgermq.controller.v1.Recovery
+	24, // 26: ledgermq.controller.v1.RecoverResponse.groups:type_name -> ledgermq.controller.v1.RecoveredGroup
+	28, // 27: ledgermq.controller.v1.UncleanElection.terms:type_name -> ledgermq.controller.v1.TermStart
+	38, // 28: ledgermq.controller.v1.ElectUncleanResponse.group:type_name -> ledgermq.controller.v1.Group
+	1,  // 29: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
+	41, // 30: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
+	40, // 31: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
+	39, // 32: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
+	29, // 33: ledgermq.controller.v1.Group.uncleans:type_name -> ledgermq.controller.v1.UncleanElection
+	10, // 34: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
+	38, // 35: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
+	9,  // 36: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
+	3,  // 37: ledgermq.controller.v1.Node.levels:type_name -> ledgermq.controller.v1.Levels
+	45, // 38: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
+	48, // 39: ledgermq.controller.v1.ChangeControllersRequest.add:type_name -> ledgermq.controller.v1.Member
+	48, // 40: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
+	48, // 41: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
+	3,  // 42: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
+	58, // 43: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
+	3,  // 44: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
+	59, // 45: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
+	6,  // 46: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
+	13, // 47: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
+	26, // 48: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
+	37, // 49: ledgermq.controller.v1.Controller.SetMode:input_type -> ledgermq.controller.v1.SetModeRequest
+	33, // 50: ledgermq.controller.v1.Controller.KeepLearner:input_type -> ledgermq.controller.v1.KeepLearnerRequest
+	34, // 51: ledgermq.controller.v1.Controller.Prefer:input_type -> ledgermq.controller.v1.PreferRequest
+	35, // 52: ledgermq.controller.v1.Controller.RemoveNode:input_type -> ledgermq.controller.v1.RemoveNodeRequest
+	32, // 53: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
+	27, // 54: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
+	4,  // 55: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
+	30, // 56: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
+	42, // 57: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
+	44, // 58: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
+	46, // 59: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
+	52, // 60: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
+	49, // 61: ledgermq.controller.v1.Controller.ChangeNamesrv:input_type -> ledgermq.controller.v1.ChangeNamesrvRequest
+	51, // 62: ledgermq.controller.v1.Controller.ChangeControllers:input_type -> ledgermq.controller.v1.ChangeControllersRequest
+	54, // 63: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
+	18, // 64: ledgermq.controller.v1.Controller.Testify:input_type -> ledgermq.controller.v1.Testimony
+	22, // 65: ledgermq.controller.v1.Controller.Recover:input_type -> ledgermq.controller.v1.RecoverRequest
+	56, // 66: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
+	60, // 67: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
+	8,  // 68: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
+	14, // 69: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
+	38, // 70: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
+	38, // 71: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
+	38, // 72: ledgermq.controller.v1.Controller.KeepLearner:output_type -> ledgermq.controller.v1.Group
+	38, // 73: ledgermq.controller.v1.Controller.Prefer:output_type -> ledgermq.controller.v1.Group
+	36, // 74: ledgermq.controller.v1.Controller.RemoveNode:output_type -> ledgermq.controller.v1.RemoveNodeResponse
+	38, // 75: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
+	38, // 76: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
+	5,  // 77: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
+	31, // 78: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
+	43, // 79: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
+	38, // 80: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
+	47, // 81: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
+	53, // 82: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
+	50, // 83: ledgermq.controller.v1.Controller.ChangeNamesrv:output_type -> ledgermq.controller.v1.ChangeNamesrvResponse
+	53, // 84: ledgermq.controller.v1.Controller.ChangeControllers:output_type -> ledgermq.controller.v1.MembersResponse
+	55, // 85: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
+	21, // 86: ledgermq.controller.v1.Controller.Testify:output_type -> ledgermq.controller.v1.TestifyResponse
+	23, // 87: ledgermq.controller.v1.Controller.Recover:output_type -> ledgermq.controller.v1.RecoverResponse
+	57, // 88: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
+	61, // 89: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
+	68, // [68:90] is the sub-list for method output_type
+	46, // [46:68] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_controller_proto_init() }
