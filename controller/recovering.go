@@ -85,10 +85,18 @@ func (r *recovering) fresh(now, since time.Time) (number uint32, list []*pb.Test
 	return r.number, list
 }
 
+// ask has the nodes hold to this recovery, as long as somebody executes it: of two controllers that ask, each would have to outbid the
+// other for ever.
 func (r *recovering) ask() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asks = true
+}
+
+func (r *recovering) askNoMore() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asks = r.done
 }
 
 // waitsFor lists the nodes of list that do not hold to the recovery yet, or have not said so in now.
@@ -200,6 +208,7 @@ func (c *calls) Recover(ctx context.Context, req *pb.RecoverRequest) (*pb.Recove
 		return nil, refuse(ErrNotNow, "the controllers cannot be recovered: %s", strings.Join(p.blocked, "; "))
 	}
 	r.ask()
+	defer r.askNoMore()
 	since := s.o.Clock()
 	ctx, cancel := context.WithTimeout(ctx, holdPatience)
 	defer cancel()
@@ -217,6 +226,10 @@ func (c *calls) Recover(ctx context.Context, req *pb.RecoverRequest) (*pb.Recove
 		case <-s.ctx.Done():
 			return nil, ErrClosed
 		case <-ctx.Done():
+			if next != number {
+				return nil, refuse(ErrNotNow, "the controllers cannot be recovered yet: another controller waits for a recovery too, and the nodes were asked to hold to that one (%d times meanwhile): "+
+					"stop it, only one may be started with --recover, and ask again", next-number)
+			}
 			return nil, refuse(ErrNotNow, "the controllers cannot be recovered yet: node %s does not say that it holds to this recovery: look whether it runs, and ask again", strings.Join(missing, ", "))
 		}
 	}

@@ -44,6 +44,50 @@ func (n *fakeNode) testify(cluster []byte, controllers []string) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
+// Two controllers that wait outbid each other only while both are executed, and the one that is executed then wins.
+func TestRecoverRivals(t *testing.T) {
+	t.Parallel()
+	a, b := newRecovering(), newRecovering()
+	var held *pb.Recovery
+	hear := func(r *recovering) uint32 {
+		t.Helper()
+		hold, err := r.hear(time.Unix(1, 0), &pb.Testimony{NodeId: "n1", Recovery: held})
+		must(t, err)
+		if hold.GetNumber() > held.GetNumber() {
+			held = hold
+		}
+		return held.GetNumber()
+	}
+	if n := hear(a); n != 0 {
+		t.Fatalf("nobody asks, and the node holds to %d", n)
+	}
+	a.ask()
+	b.ask()
+	for want := range uint32(6) {
+		if n := hear([]*recovering{a, b}[want%2]); n != want+1 {
+			t.Fatalf("the node holds to %d, want %d", n, want+1)
+		}
+	}
+	a.askNoMore()
+	b.askNoMore()
+	for range 3 {
+		if n := hear(a) + hear(b); n != 12 {
+			t.Fatalf("nobody asks any more, and the node holds to another one: %v", held)
+		}
+	}
+	a.ask()
+	for range 3 {
+		if n := hear(a) + hear(b); n != 14 || string(held.GetToken()) != string(a.token[:]) {
+			t.Fatalf("the one that asks does not win: %v", held)
+		}
+	}
+	a.done = true
+	a.askNoMore()
+	if hear(a); !a.asks {
+		t.Error("who is recovered lets the nodes go")
+	}
+}
+
 // A controller with an empty folder becomes the first one of a cluster again, while none of the old ones answers. Those of before, which
 // come back with their data, are believed by no node that has heard of it.
 func TestRecoverServer(t *testing.T) {
