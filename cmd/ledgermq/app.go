@@ -189,8 +189,10 @@ func flagsFirst(app *cli.App, args []string) []string {
 			continue
 		}
 		out = append(out, arg)
-		if takesValue(flags, arg) && i+1 < len(rest) {
-			i++
+		if takesValue(flags, arg) {
+			if i++; i == len(rest) {
+				return out // the parser says that it needs a value
+			}
 			out = append(out, rest[i])
 		}
 	}

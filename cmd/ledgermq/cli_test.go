@@ -224,6 +224,7 @@ func TestErrorsNameTheSource(t *testing.T) { // not parallel: it sets environmen
 	}
 	wrong(file+`: nodes: "many": want a whole number`, "dev", "--config", file)
 	wrong("groups of "+file+" 1000: use 1 to", "dev", "--config", file, "--nodes", "3")
+	wrong("admin group set-mode: --on needs a value", "admin", "group", "set-mode", "g1", "2-3", "--on")
 	t.Setenv("LEDGERMQ_MODE", "2-4")
 	wrong("LEDGERMQ_MODE 2-4 needs 4 nodes and --nodes is 3; raise --nodes", "dev")
 	t.Setenv("LEDGERMQ_SECRET", "x")
