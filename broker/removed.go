@@ -118,7 +118,7 @@ func writeRemoved(o NodeOptions, dir string, f replicaFile, u *controllerpb.Uncl
 	if fault != nil {
 		fmt.Fprintf(w, "# the log could not be read to its end: %v\n", fault)
 	}
-	fmt.Fprintf(w, "# %d messages. Their bodies are in the log beside this file: `ledgermq log dump FOLDER --records`, with the folder of this file, shows them.\n", messages)
+	fmt.Fprintf(w, "# %d messages. Their bodies are in the log beside this file: `ledgermq log dump FOLDER --records --json`, with the folder of this file, has them in base64.\n", messages)
 	if err := errors.Join(w.Flush(), file.SyncData(), file.Close()); err != nil {
 		return messages, err
 	}

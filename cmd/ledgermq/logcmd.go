@@ -77,6 +77,7 @@ type dumpedRecord struct {
 	Offset ids.PhysicalOffset `json:"offset"`
 	Size   int                `json:"size"`
 	Text   string             `json:"text,omitempty"`
+	Body   []byte             `json:"body,omitempty"` // of a message, as it was sent
 }
 
 func (t *tool) logDump(c *cli.Context) error {
@@ -200,6 +201,7 @@ func dumpRecord(r commitlog.Record) dumpedRecord {
 		if m, _, err := message.Decode(r.Body[state.MessagePrefixSize:]); err == nil {
 			key, _ := message.Property(m.Properties, message.KeyUniqueKey)
 			d.Text = fmt.Sprintf("%s/%d@%d %s %d bytes", m.Topic, m.QueueID, m.QueueOffset, key, len(m.Body))
+			d.Body = m.Body
 		} else {
 			d.Text = oneLine(err)
 		}
