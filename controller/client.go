@@ -605,6 +605,15 @@ func (c *Client) WaitGroup(ctx context.Context, name string) (*pb.Group, error) 
 	return g, fmt.Errorf("group %s has no master yet: %w", name, err)
 }
 
+// WaitActive waits until a master leads the group in that epoch or a later one.
+func (c *Client) WaitActive(ctx context.Context, name string, epoch uint32) (*pb.Group, error) {
+	g, err := c.pollGroup(ctx, name, func(g *pb.Group) bool { return g.GetActiveEpoch() >= epoch && g.GetMaster().GetLive() })
+	if g == nil || err == nil {
+		return g, err
+	}
+	return g, fmt.Errorf("group %s has no master in epoch %d yet: %w", name, epoch, err)
+}
+
 // ListGroups returns all groups by name.
 func (c *Client) ListGroups(ctx context.Context) ([]*pb.Group, error) {
 	resp, err := ask(ctx, c, pb.ControllerClient.ListGroups, &pb.ListGroupsRequest{})

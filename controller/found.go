@@ -136,7 +136,7 @@ func (m *membership) fits(self identity, o *Options) error {
 	case !known:
 		return fmt.Errorf("the cluster's controllers are %s, %s is not one of them: it was removed; start it, empty, with --%sjoin and run `ledgermq admin controller add`", all, self.ID, o.FlagPrefix)
 	case !m.Changed && !slices.Equal(names, peers):
-		return fmt.Errorf("the cluster was founded by the controllers %s, the list given has %s: give the same ids; only addresses may change", all, strings.Join(peers, ", "))
+		return fmt.Errorf("the cluster was founded by the controllers %s, the list given has %s: give the same ids, only addresses may change (one that was recovered is alone until others are added: leave --%speers out)", all, strings.Join(peers, ", "), o.FlagPrefix)
 	case m.Changed && !common && len(peers) > 1:
 		return fmt.Errorf("the cluster's controllers are %s, the list given has %s, and none of the others: this is the list of another cluster, or a very old one", all, strings.Join(peers, ", "))
 	}

@@ -92,7 +92,7 @@ func (t *tool) recoverControllers(ctx context.Context, c *cli.Context, ctl *cont
 		if !g.Complete {
 			continue // an operator decides about it
 		}
-		if _, err := ctl.WaitGroup(ctx, g.Name); err != nil {
+		if _, err := ctl.WaitActive(ctx, g.Name, g.Epoch); err != nil {
 			return fmt.Errorf("the controllers are recovered, and group %s has no master yet: look at `group show`: %w", g.Name, err)
 		}
 	}
