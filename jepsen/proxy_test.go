@@ -40,8 +40,13 @@ func echo(t *testing.T) string {
 // proxied is a network that has a proxy from "a" to the echo "b".
 func proxied(t *testing.T) (n *Network, addr string) {
 	t.Helper()
+	return proxiedOn(t, "127.0.0.1:0")
+}
+
+func proxiedOn(t *testing.T, listen string) (n *Network, addr string) {
+	t.Helper()
 	n = NewNetwork(func(_, _ netip.AddrPort) string { return "a" })
-	addr, err := n.Proxy("127.0.0.1:0", "b", echo(t))
+	addr, err := n.Proxy(listen, "b", echo(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +168,7 @@ func TestProxyPassesTheEnd(t *testing.T) {
 // TestProxyDown holds that nobody answers for a node that is down.
 func TestProxyDown(t *testing.T) {
 	t.Parallel()
-	n, addr := proxied(t)
+	n, addr := proxiedOn(t, "127.0.0.4:0") // where nobody else listens: the port is free meanwhile
 	dial(t, addr)
 	n.Down("b")
 	if c, err := net.Dial("tcp", addr); err == nil {
