@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"sync"
@@ -59,7 +60,7 @@ func (c *cluster) options(id string, l net.Listener) Options {
 		logger = zerolog.New(zerolog.NewConsoleWriter(zerolog.ConsoleTestWriter(c.t))).With().Timestamp().Logger()
 	}
 	o := Options{
-		Dir: c.dirs[id], ID: id, Listener: l, Peers: c.addrs, Bootstrap: true, Secret: c.secret,
+		Dir: c.dirs[id], ID: id, Listener: l, Peers: maps.Clone(c.addrs), Bootstrap: true, Secret: c.secret,
 		TickInterval: 20 * time.Millisecond, NodeSilence: 400 * time.Millisecond, MinSegmentSize: 64 << 10, Logger: logger,
 	}
 	if c.tune != nil {
