@@ -418,10 +418,20 @@ func (remoteConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 
 // blackHole takes connections and never answers.
 func blackHole(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	var mu sync.Mutex
 	var conns []net.Conn
+	t.Cleanup(func() { // after the last one was taken
+		for _, conn := range conns {
+			conn.Close()
+		}
+	})
+	return accept(t, "127.0.0.1:0", func(conn net.Conn) { conns = append(conns, conn) })
+}
+
+// accept gives take what connects to addr, one after the other, until the test ends. It returns the address.
+func accept(t *testing.T, addr string, take func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
+	must(t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -430,17 +440,12 @@ func blackHole(t *testing.T) string {
 			if err != nil {
 				return
 			}
-			mu.Lock()
-			conns = append(conns, conn)
-			mu.Unlock()
+			take(conn)
 		}
 	}()
 	t.Cleanup(func() {
 		l.Close()
 		<-done
-		for _, conn := range conns {
-			conn.Close()
-		}
 	})
 	return l.Addr().String()
 }

@@ -42,28 +42,6 @@ func (c *cluster) join(id string) {
 	c.mu.Unlock()
 }
 
-// nobody keeps an address that was in use until the test ends, and closes what connects.
-func nobody(t *testing.T, addr string) {
-	t.Helper()
-	l, err := net.Listen("tcp", addr)
-	must(t, err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			conn.Close()
-		}
-	}()
-	t.Cleanup(func() {
-		l.Close()
-		<-done
-	})
-}
-
 func (c *cluster) change(add, remove []string) error {
 	c.t.Helper()
 	req := &pb.ChangeControllersRequest{Remove: remove}
@@ -162,7 +140,8 @@ func TestMembersChange(t *testing.T) {
 	must(t, c.change([]string{"c6"}, []string{"c1"}))
 	has("c2", "c3", "c6")
 	c.stop("c1")
-	nobody(t, c.addrs["c1"]) // the observer was given this address and tries it again: no controller of another test may get it
+	// The observer was given this address and tries it again: no controller of another test may get it.
+	accept(t, c.addrs["c1"], func(conn net.Conn) { conn.Close() })
 	delete(c.addrs, "c1")
 	for _, id := range []string{"c2", "c3"} {
 		c.join(id)

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net/http"
@@ -161,6 +162,15 @@ func TestUncleanElection(t *testing.T) {
 	want := []string{"Unclean", fmt.Sprint(only.Queue), fmt.Sprint(only.Offset), only.OffsetMessageID, only.MessageID, "order-7 order-8"}
 	if len(row) != 8 || !slices.Equal(row[:6], want) {
 		t.Errorf("the report of n1 has %q, want %q", row, want)
+	}
+	// Its body can be had, as the report says.
+	folders, err := filepath.Glob(filepath.Join(c.Dir, "n1", "lost", "*"))
+	if err != nil || len(folders) != 1 {
+		t.Fatalf("what was given up on n1: %v, %v", folders, err)
+	}
+	dump, err := c.Run(within(t, time.Minute), "log", "dump", folders[0], "--records", "--json")
+	if body := base64.StdEncoding.EncodeToString([]byte("only:0")); err != nil || !strings.Contains(dump, body) {
+		t.Errorf("the dump of %s has not the body %s: %v", folders[0], body, err)
 	}
 }
 

@@ -146,7 +146,7 @@ func TestJSONOutputs(t *testing.T) {
 		"consume":               shownMessage{Topic: "Orders", Group: "g1", Queue: 2, Offset: 41, MessageID: "C0000202165E216FE9FF943AF3B20000", Keys: []string{"order-1"}, Tags: "paid", StoreTime: 1796000000000, Body: &text},
 		"bench":                 benchResult{Messages: 300000, Calls: 300000, Seconds: 10, Rate: 30000, P50Micros: 2000, P99Micros: 5200, P999Micros: 9000, MaxMicros: 12000},
 		"log-verify":            []verifiedGroup{{Group: "g1", Replicas: []verifiedReplica{{Node: "n1", Folder: "/data/n1/groups/ab", First: 1, Last: 120, Commit: 119}}, From: 1, To: 119, Frames: 119, Bytes: 8900, Equal: true}},
-		"log-dump":              dumpedFrame{Index: 7, Term: "1.2", Offset: 4400, Size: 500, Time: 1796000000000, Chain: "0a1b2c3d", Records: 1, Messages: 1, Detail: []dumpedRecord{{Type: "message", Offset: 4472, Size: 428, Text: "Orders/2@41 C0000202165E216FE9FF943AF3B20000 300 bytes"}}},
+		"log-dump":              dumpedFrame{Index: 7, Term: "1.2", Offset: 4400, Size: 500, Time: 1796000000000, Chain: "0a1b2c3d", Records: 1, Messages: 1, Detail: []dumpedRecord{{Type: "message", Offset: 4472, Size: 133, Text: "Orders/2@41 C0000202165E216FE9FF943AF3B20000 5 bytes", Body: []byte("hello")}}},
 		"version":               versionInfo{Version: "v0.1.0", Revision: "0123456789abcdef", Go: "go1.26.0", Platform: "linux/amd64", Protocol: protocolVersion, Levels: "1..2"},
 		"dev-cluster-file":      clusterFile{Version: 1, ClusterID: "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd", Namesrv: []string{"127.0.0.1:9876"}, Members: []clusterMember{{ID: "n1", Role: "broker", PID: 4711, Running: true, Ports: map[string]int{"client:g1": 10911, "peer": 10927, "http": 10928}, Data: "/data/n1"}}},
 		"admin-group-list":      []groupView{group},

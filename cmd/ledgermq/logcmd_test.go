@@ -100,7 +100,6 @@ func TestLogVerifyLooksAtAll(t *testing.T) {
 	}
 }
 
-// TestLogDump holds the names of records and what --from and --count mean.
 // TestLogVerifyPassesOverLost: a replica that was given up is not one of the group any more. Its folder can still be looked at.
 func TestLogVerifyPassesOverLost(t *testing.T) {
 	t.Parallel()
@@ -121,6 +120,7 @@ func TestLogVerifyPassesOverLost(t *testing.T) {
 	}
 }
 
+// TestLogDump holds the names of records and what --from and --count mean.
 func TestLogDump(t *testing.T) {
 	t.Parallel()
 	folder := makeReplica(t, t.TempDir(), "n1", 5)
