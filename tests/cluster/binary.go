@@ -2,10 +2,12 @@ package cluster
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 )
 
@@ -18,6 +20,9 @@ func Binary() (string, error) { return binary() }
 func buildBinary() (string, error) {
 	if path := os.Getenv("LEDGERMQ_TEST_BINARY"); path != "" {
 		return filepath.Abs(path)
+	}
+	if err := lookAtSources(); err != nil {
+		return "", err
 	}
 	path := binaryPath()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -33,6 +38,23 @@ func buildBinary() (string, error) {
 		return "", fmt.Errorf("building the binary: %w\n%s", err, out)
 	}
 	return path, nil
+}
+
+// lookAtSources looks at what the binary is built from. The go command takes a result of a test out of its cache while the files that
+// the test looked at are the same, and of what another process reads it knows nothing.
+func lookAtSources() error {
+	return filepath.WalkDir(Root(), func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && path != Root() && (strings.HasPrefix(d.Name(), ".") || d.Name() == "bin") {
+			return filepath.SkipDir
+		}
+		if name := d.Name(); strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") || name == "go.mod" || name == "go.sum" {
+			_, err = os.Stat(path)
+		}
+		return err
+	})
 }
 
 // binaryPath is outside the module: the go command's cache makes a second build cheap.
