@@ -164,6 +164,16 @@ func TestRecoverServer(t *testing.T) {
 	if len(resp.GetReplicas()) != 1 || resp.GetReplicas()[0].GetEpoch() != 1000001 || resp.GetRecovery().GetNumber() != 1 || string(resp.GetClusterId()) != string(members.GetClusterId()) {
 		t.Errorf("the node is told %v", resp)
 	}
+	n.lead["g"] = uint64(ids.MakeTerm(1, 9)) // the master of the epoch before still leads, and is no master of the new one
+	n.mustBeat()
+	if g, err := recovery.WaitGroup(ctxFor(t), "g"); err != nil {
+		t.Errorf("the old master does not lead: %v, %v", g, err)
+	}
+	short, end := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer end()
+	if g, err := recovery.WaitActive(short, "g", 1000001); err == nil || !strings.Contains(err.Error(), "has no master in epoch 1000001 yet") {
+		t.Errorf("the old master was taken for one of the new epoch: %v, %v", g, err)
+	}
 
 	before := c.start("c1")
 	eventually(t, "the old controller leads", func() error { return before.notLeader() })
