@@ -125,7 +125,8 @@ func TestNames(t *testing.T) {
 	for name, want := range map[string][2]bool{ // system, writable
 		"TBW102": {true, true}, "SCHEDULE_TOPIC_XXXX": {true, false}, "RMQ_SYS_TRANS_HALF_TOPIC": {true, false},
 		"RMQ_SYS_TRANS_OP_HALF_TOPIC": {true, false}, "TRANS_CHECK_MAX_TIME_TOPIC": {true, false}, "SELF_TEST_TOPIC": {true, false},
-		"OFFSET_MOVED_EVENT": {true, false}, "RMQ_SYS_TRACE_TOPIC": {true, true}, "rmq_sys_wheel_timer": {true, true},
+		"RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC": {true, false}, "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC": {true, false},
+		"OFFSET_MOVED_EVENT": {true, false}, "RMQ_SYS_TRACE_TOPIC": {true, true}, "rmq_sys_wheel_timer": {true, false},
 		"orders": {false, true}, "%RETRY%g": {false, true},
 	} {
 		if got := [2]bool{IsSystemTopic(name), IsWritable(name)}; got != want {

@@ -13,22 +13,27 @@ const (
 	DLQPrefix     = "%DLQ%"
 	systemPrefix  = "rmq_sys_"
 	systemCID     = "CID_RMQ_SYS_"
-	ScheduleTopic = "SCHEDULE_TOPIC_XXXX"
+	ScheduleTopic = "SCHEDULE_TOPIC_XXXX" // where messages of a delay level wait; the queue is the level less one
+	TimerTopic    = "rmq_sys_wheel_timer" // where messages with a time wait
 	TraceTopic    = "RMQ_SYS_TRACE_TOPIC"
+	HalfTopic     = "RMQ_SYS_TRANS_HALF_TOPIC" // of half messages: nobody consumes them
 )
 
 // systemTopics belong to the broker. Those that are true take messages of clients all the same.
 var systemTopics = map[string]bool{
-	DefaultTopic:                  true,
-	ScheduleTopic:                 false,
-	"RMQ_SYS_TRANS_HALF_TOPIC":    false,
-	"RMQ_SYS_TRANS_OP_HALF_TOPIC": false,
-	"TRANS_CHECK_MAX_TIME_TOPIC":  false,
-	"SELF_TEST_TOPIC":             false,
-	"OFFSET_MOVED_EVENT":          false,
-	TraceTopic:                    true,
-	"BenchmarkTest":               true,
-	"CHECKPOINT_TOPIC":            true,
+	DefaultTopic:                          true,
+	ScheduleTopic:                         false,
+	HalfTopic:                             false,
+	TimerTopic:                            false,
+	"RMQ_SYS_TRANS_OP_HALF_TOPIC":         false,
+	"RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC":    false,
+	"RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC": false,
+	"TRANS_CHECK_MAX_TIME_TOPIC":          false,
+	"SELF_TEST_TOPIC":                     false,
+	"OFFSET_MOVED_EVENT":                  false,
+	TraceTopic:                            true,
+	"BenchmarkTest":                       true,
+	"CHECKPOINT_TOPIC":                    true,
 }
 
 var systemGroups = []string{
@@ -98,6 +103,9 @@ func IsWritable(name string) bool {
 func IsSystemGroup(name string) bool {
 	return slices.Contains(systemGroups, name) || strings.HasPrefix(name, systemCID)
 }
+
+// ReplyTopic is RocketMQ's topic of replies in a cluster, which its brokers make.
+func ReplyTopic(cluster string) string { return cluster + "_REPLY_TOPIC" }
 
 // RetryTopic is the topic of a group's messages that are to be consumed again.
 func RetryTopic(group string) string { return RetryPrefix + group }

@@ -145,15 +145,8 @@ func bodyCRC(body []byte) uint32 { return crc32.ChecksumIEEE(body) & 0x7FFFFFFF 
 // IPv6 and the record has place for IPv4. An IPv4 host in a record that has place for IPv6 is written as ::ffff:a.b.c.d.
 func Patch(rec []byte, qo ids.QueueOffset, po ids.PhysicalOffset, storeTime int64, storeHost netip.AddrPort) {
 	b := binary.BigEndian
-	b.PutUint64(rec[atQueueOffset:], uint64(qo))
-	b.PutUint64(rec[atPhysicalOffset:], uint64(po))
+	at := PatchPlace(rec, qo, po, storeTime)
 	sys := int32(b.Uint32(rec[atSysFlag:]))
-	at := atBornHost + 8
-	if sys&SysBornHostV6 != 0 {
-		at += extraV6
-	}
-	b.PutUint64(rec[at:], uint64(storeTime))
-	at += 8
 	if sys&SysStoreHostV6 != 0 {
 		a := storeHost.Addr().As16()
 		copy(rec[at:], a[:])
@@ -167,6 +160,19 @@ func Patch(rec []byte, qo ids.QueueOffset, po ids.PhysicalOffset, storeTime int6
 		at += 4
 	}
 	b.PutUint32(rec[at:], uint32(storeHost.Port()))
+}
+
+// PatchPlace is Patch without the store host: the record keeps its own. It returns where that lies.
+func PatchPlace(rec []byte, qo ids.QueueOffset, po ids.PhysicalOffset, storeTime int64) (storeHost int) {
+	b := binary.BigEndian
+	b.PutUint64(rec[atQueueOffset:], uint64(qo))
+	b.PutUint64(rec[atPhysicalOffset:], uint64(po))
+	at := atBornHost + 8
+	if int32(b.Uint32(rec[atSysFlag:]))&SysBornHostV6 != 0 {
+		at += extraV6
+	}
+	b.PutUint64(rec[at:], uint64(storeTime))
+	return at + 8
 }
 
 // Decode reads the record at the start of b and returns it with its size. Body lies in b; topic and properties are
