@@ -62,7 +62,7 @@ func (r *Replica) Apply(c raftlog.Committed) (err error) {
 // applyKnown is Apply for an entry that the received state contains: only the index lacks it.
 func (r *Replica) applyKnown(c raftlog.Committed) error {
 	for rec := range c.Frame.Records() {
-		if err := r.addMessage(rec, r.idx.Add); err != nil {
+		if err := r.addMessage(rec, r.addIndex); err != nil {
 			return fmt.Errorf("index the record at %d: %w", rec.Offset, err)
 		}
 	}

@@ -192,7 +192,7 @@ func (r *Replica) mendIndex() error {
 		if err != nil {
 			return fmt.Errorf("find the frame at %d: %w", hole.From, err)
 		}
-		err = r.idx.Rebuild(hole, func(add func(index.Key, ids.QueueOffset, index.Entry) error) error {
+		err = r.idx.Rebuild(hole, func(add func(index.Key, ids.QueueOffset, index.Entry, ...uint64) error) error {
 			for f, err := range r.clog.Frames(first) {
 				if err != nil {
 					return err
@@ -201,7 +201,7 @@ func (r *Replica) mendIndex() error {
 					return nil
 				}
 				for rec := range f.Records() {
-					if err := r.addMessage(rec, add); err != nil {
+					if err := r.addMessage(rec, func(k index.Key, qo ids.QueueOffset, e index.Entry) error { return add(k, qo, e) }); err != nil {
 						return err
 					}
 				}

@@ -323,7 +323,7 @@ func (r *Replica) reindex(last ids.Index, end ids.PhysicalOffset) error {
 			break
 		}
 		for rec := range f.Records() {
-			if err := r.addMessage(rec, r.idx.Add); err != nil {
+			if err := r.addMessage(rec, r.addIndex); err != nil {
 				return fmt.Errorf("rebuild the index: %w", err)
 			}
 			n++
@@ -473,4 +473,8 @@ func (r *Replica) report(rep *controllerpb.ReplicaReport) {
 	controller.ReportTerms(rep, terms, starts)
 	rep.Starts = r.clog.Meta().Starts
 	rep.Fetching, rep.ScrubbedMillis = r.catchup.progress("a state snapshot"), r.scrubbed.Load().Finished
+}
+
+func (r *Replica) addIndex(k index.Key, qo ids.QueueOffset, e index.Entry) error {
+	return r.idx.Add(k, qo, e)
 }

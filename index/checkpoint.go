@@ -91,7 +91,10 @@ func (x *Index) checkpointSegment(slots []slot) error {
 // write puts one file in the place of the slots, which are neighbours without a hole.
 func (x *Index) write(slots []slot) error {
 	_, to := slots[len(slots)-1].span()
-	h := header{group: x.o.Group, segmentSize: x.o.SegmentSize, from: spanFrom(slots[0]), to: to}
+	h := header{group: x.o.Group, segmentSize: x.o.SegmentSize, from: spanFrom(slots[0]), to: to, worded: true}
+	for _, s := range slots {
+		h.worded = h.worded && (s.mem != nil || s.file.worded)
+	}
 	f, err := writeFile(x.o.FS, x.o.Dir, h, slots)
 	if err != nil {
 		return err
@@ -229,19 +232,20 @@ func (x *Index) Drop(topic ids.TopicID) {
 // Rebuild fills one hole that Missing told. read must call add for the messages of the log in [s.From, s.To), in order; it
 // may call it for others, which are left out. It is durable when Rebuild returns. The caller must not add the same span by
 // Add meanwhile.
-func (x *Index) Rebuild(s Span, read func(add func(k Key, qo ids.QueueOffset, e Entry) error) error) error {
+func (x *Index) Rebuild(s Span, read func(add func(k Key, qo ids.QueueOffset, e Entry, hashes ...uint64) error) error) error {
 	x.work.Lock()
 	defer x.work.Unlock()
 	if !slices.Contains(x.Missing(), s) {
 		return fmt.Errorf("rebuild the queue index: %d to %d is no hole of it", s.From, s.To)
 	}
-	m := newMemRun(s.From)
+	m := newMemRun(s.From, maxHeads)
 	m.to = s.To
 	unknown := func(Key) (ids.QueueOffset, bool) { return 0, false }
-	err := read(func(k Key, qo ids.QueueOffset, e Entry) error {
+	err := read(func(k Key, qo ids.QueueOffset, e Entry, hashes ...uint64) error {
 		if e.Offset < s.From || e.Offset >= s.To {
 			return nil
 		}
+		m.words.add(uint32(e.Offset-x.o.base(s.From)), hashes)
 		return m.add(k, qo, e, unknown)
 	})
 	if err == nil {

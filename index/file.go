@@ -254,6 +254,9 @@ func (x *file) verify() error {
 			return &CorruptionError{x.name, x.fencePage(), fmt.Errorf("the fence does not name queue %v", r.key)}
 		}
 	}
+	if err := x.verifyWords(); err != nil {
+		return err
+	}
 	p := pagePool.Get().(*page)
 	defer pagePool.Put(p)
 	for n := range x.pages() {

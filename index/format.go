@@ -19,11 +19,15 @@ import (
 //	pages E+1..E+D        directory, 170 rows in a page, 24 bytes each, in ascending order of topic and queue:
 //	                      topic u32 | queue i32 | first queue offset i64 | number of its first entry u32 | count u32
 //	pages E+D+1..E+D+F    fence: the key (topic u32, queue i32) of each directory page's first row, 511 in a page
+//	from then on          words, 341 in a page, 12 bytes each, in ascending order: hash u64 | place in the segment u32
+//	                      and while that takes more than one page, the first of each of its pages in the same form
 //
-// The entries of a queue lie one behind the other, so an entry needs no queue offset. Only the fence is kept in memory.
+// The entries of a queue lie one behind the other, so an entry needs no queue offset. Only the fence is kept in memory. A file of
+// version 1 has no words.
 const (
 	magic         = "LMQI"
-	formatVersion = 1
+	formatVersion = 2
+	queuesVersion = 1
 
 	pageSize    = 4096
 	pageContent = pageSize - 4
@@ -34,6 +38,8 @@ const (
 	rowsPerPage    = pageContent / rowSize
 	fenceSize      = 8
 	fencesPerPage  = pageContent / fenceSize
+	wordSize       = 12
+	wordsPerPage   = pageContent / wordSize
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -41,13 +47,15 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // header is the content of page 0.
 //
 //	0 "LMQI" | 4 version u16 | 6 zero u16 | 8 group id 16 | 24 segment size i64 | 32 from i64 | 40 to i64
-//	48 entries u32 | 52 rows u32 | 56 zero to 4092
+//	48 entries u32 | 52 rows u32 | 56 words u32 | 60 zero to 4092
 type header struct {
 	group       ids.GroupID
 	segmentSize int64
 	from, to    ids.PhysicalOffset // the span of the log that is indexed, inside one segment
 	entries     uint32
 	rows        uint32
+	words       uint32
+	worded      bool // it is of a version that has words
 }
 
 func pages(n, perPage uint32) int64 {
@@ -59,7 +67,14 @@ func (h *header) directoryPages() int64 { return pages(h.rows, rowsPerPage) }
 func (h *header) fencePages() int64     { return pages(uint32(h.directoryPages()), fencesPerPage) }
 func (h *header) directoryPage() int64  { return 1 + h.entryPages() }
 func (h *header) fencePage() int64      { return h.directoryPage() + h.directoryPages() }
-func (h *header) pages() int64          { return h.fencePage() + h.fencePages() }
+func (h *header) pages() int64          { return h.fencePage() + h.fencePages() + h.wordPages() }
+
+func (h *header) wordPages() (n int64) {
+	for _, l := range h.levels() {
+		n += pages(l.count, wordsPerPage)
+	}
+	return n
+}
 
 func (h *header) base() ids.PhysicalOffset { return h.from &^ ids.PhysicalOffset(h.segmentSize-1) }
 
@@ -93,13 +108,18 @@ func seal(p []byte, seed uint32, page int64) {
 func (h *header) encode(p []byte) {
 	clear(p)
 	copy(p, magic)
-	binary.BigEndian.PutUint16(p[4:], formatVersion)
+	version := uint16(queuesVersion)
+	if h.worded {
+		version = formatVersion
+	}
+	binary.BigEndian.PutUint16(p[4:], version)
 	copy(p[8:24], h.group[:])
 	binary.BigEndian.PutUint64(p[24:], uint64(h.segmentSize))
 	binary.BigEndian.PutUint64(p[32:], uint64(h.from))
 	binary.BigEndian.PutUint64(p[40:], uint64(h.to))
 	binary.BigEndian.PutUint32(p[48:], h.entries)
 	binary.BigEndian.PutUint32(p[52:], h.rows)
+	binary.BigEndian.PutUint32(p[56:], h.words)
 	seal(p, 0, 0)
 }
 
@@ -109,7 +129,8 @@ func decodeHeader(p []byte) (header, error) {
 	if len(p) < pageSize || string(p[:4]) != magic {
 		return h, errors.New("it is no queue index")
 	}
-	if v := binary.BigEndian.Uint16(p[4:]); v != formatVersion {
+	v := binary.BigEndian.Uint16(p[4:])
+	if v != formatVersion && v != queuesVersion {
 		return h, fmt.Errorf("it has version %d, this program knows %d", v, formatVersion)
 	}
 	if pageCRC(0, 0, p[:pageContent]) != binary.BigEndian.Uint32(p[pageContent:pageSize]) {
@@ -122,9 +143,11 @@ func decodeHeader(p []byte) (header, error) {
 		to:          ids.PhysicalOffset(binary.BigEndian.Uint64(p[40:])),
 		entries:     binary.BigEndian.Uint32(p[48:]),
 		rows:        binary.BigEndian.Uint32(p[52:]),
+		words:       binary.BigEndian.Uint32(p[56:]),
+		worded:      v == formatVersion,
 	}
 	s := h.segmentSize
-	if s <= 0 || s&(s-1) != 0 || h.from < 0 || h.from > h.to || int64(h.to-h.base()) > s || h.rows > h.entries {
+	if s <= 0 || s&(s-1) != 0 || h.from < 0 || h.from > h.to || int64(h.to-h.base()) > s || h.rows > h.entries || h.words > 0 && !h.worded {
 		return h, errors.New("its header makes no sense")
 	}
 	return h, nil

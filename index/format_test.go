@@ -3,7 +3,9 @@ package index
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,8 +14,7 @@ import (
 	"github.com/ledgermq/ledgermq/internal/vfs"
 )
 
-// golden returns the bytes of testdata/run.hex and checks that the page of the format shows it as it is. A line has up to
-// 16 bytes, or *n for n zero bytes, and from column 50 on what they mean.
+// golden returns the bytes of testdata/run.hex and checks that the page of the format shows it as it is.
 func golden(tb testing.TB) []byte {
 	tb.Helper()
 	text, err := os.ReadFile("testdata/run.hex")
@@ -27,6 +28,12 @@ func golden(tb testing.TB) []byte {
 	if !bytes.Contains(shown, text) {
 		tb.Error("docs/format/index.md does not show testdata/run.hex as it is")
 	}
+	return dump(tb, text)
+}
+
+// dump reads a dump: a line has up to 16 bytes, or *n for n zero bytes, and from column 50 on what they mean.
+func dump(tb testing.TB, text []byte) []byte {
+	tb.Helper()
 	var all []byte
 	for line := range strings.Lines(string(text)) {
 		cell := strings.TrimSpace(line[:min(len(line), 48)])
@@ -56,9 +63,9 @@ func goldenOptions(fs vfs.FS) Options {
 }
 
 var goldenEntries = []logged{
-	{Key{3, 0}, 41, Entry{135168 + 88, 300, -5}},
-	{Key{3, 0}, 42, Entry{135168 + 400, 250, 0}},
-	{Key{3, 1}, 7, Entry{138000, 100, 77}},
+	{Key{3, 0}, 41, Entry{135168 + 88, 300, -5}, []uint64{Hash(3, WordKey, "order-1"), Hash(3, WordTag, "paid")}},
+	{Key{3, 0}, 42, Entry{135168 + 400, 250, 0}, []uint64{Hash(3, WordKey, "order-1"), Hash(3, WordKey, "order-1")}},
+	{Key{3, 1}, 7, Entry{138000, 100, 77}, nil},
 }
 
 // TestGolden writes the run that the page shows, and reads it from bytes that were put together by other means.
@@ -71,7 +78,7 @@ func TestGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range goldenEntries {
-		if err := x.Add(m.k, m.qo, m.e); err != nil {
+		if err := m.add(x); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -135,10 +142,11 @@ func TestForeignFiles(t *testing.T) {
 		"only 0 bytes":          {name, nil, nil},
 		"only 4095 bytes":       {name, good[:4095], nil},
 		"instead of":            {name, good[:3*pageSize], nil},
-		"version 2":             {name, changed(5, 2), nil},
+		"version 3":             {name, changed(5, 3), nil},
 		"no queue index":        {name, make([]byte, len(good)), nil},
 		"makes no sense":        {name, changed(55, 200), nil},
-		"checksum does not fit": {name, append(bytes.Clone(good[:len(good)-1]), 0), nil},
+		"header makes no":       {name, changed(5, 1), nil},                                                                        // words in a version that has none
+		"checksum does not fit": {name, append(bytes.Clone(good[:4*pageSize-1]), append([]byte{0}, good[4*pageSize:]...)...), nil}, // of the fence
 	} {
 		fs := vfs.NewMem()
 		if err := fs.MkdirAll("index"); err != nil {
@@ -161,6 +169,74 @@ func TestForeignFiles(t *testing.T) {
 		}
 		if names, _ := fs.List("index"); len(names) != 0 || x.Covered() != 131072 {
 			t.Errorf("%s: files %v, covered %d", want, names, x.Covered())
+		}
+	}
+}
+
+// TestOlderFile opens the run that a program wrote that knew of no words: its queues are served, its words are a hole, which Rebuild fills, also
+// when it was merged with newer runs meanwhile.
+func TestOlderFile(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("testdata/version1.hex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, merged := range []bool{false, true} {
+		fs := vfs.NewMem()
+		if err := fs.MkdirAll("index"); err != nil {
+			t.Fatal(err)
+		}
+		if err := vfs.WriteFileAtomic(fs, "index/00000000000000131072-00000000000000140000.run", dump(t, text)); err != nil {
+			t.Fatal(err)
+		}
+		x, err := Open(goldenOptions(fs))
+		if err != nil || len(x.Problems()) > 0 || x.Covered() != 140000 {
+			t.Fatalf("%v, %v, covered %d", err, x.Problems(), x.Covered())
+		}
+		hole, hash := Span{131072, 140000}, Hash(3, WordKey, "order-1")
+		later := logged{Key{3, 1}, 8, Entry{140000, 100, 1}, []uint64{hash}}
+		if err := later.add(x); err != nil {
+			t.Fatal(err)
+		}
+		all := append(slices.Clone(goldenEntries), later)
+		if merged {
+			hole.To = 196608
+			if err := x.Checkpoint(196608); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, m := range all {
+			if got, err := x.Get(m.k, m.qo, 1, nil); err != nil || len(got) != 1 || got[0] != m.e {
+				t.Fatalf("entry %d of %v: %v, %v", m.qo, m.k, got, err)
+			}
+		}
+		find := func() (all []ids.PhysicalOffset, err error) {
+			err = x.Find(hash, 0, 200000, func(o ids.PhysicalOffset) bool { all = append(all, o); return true })
+			return all, err
+		}
+		var bad *HoleError
+		if _, err := find(); !errors.As(err, &bad) || bad.Hole != hole || !slices.Equal(x.Missing(), []Span{hole}) {
+			t.Fatalf("merged %v: %v, holes %v", merged, err, x.Missing())
+		}
+		if err := x.Rebuild(hole, func(add func(Key, ids.QueueOffset, Entry, ...uint64) error) error {
+			for _, m := range all {
+				if err := add(m.k, m.qo, m.e, m.w...); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := find()
+		if err != nil || !slices.Equal(got, []ids.PhysicalOffset{140000, 135568, 135256}) || len(x.Missing()) > 0 {
+			t.Fatalf("merged %v: found %v, %v, holes %v", merged, got, err, x.Missing())
+		}
+		if err := errors.Join(x.Verify(), x.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if x, err = Open(goldenOptions(fs)); err != nil || len(x.Problems())+len(x.Missing()) > 0 {
+			t.Fatal(err, x.Problems(), x.Missing())
 		}
 	}
 }
@@ -228,6 +304,12 @@ func FuzzFile(f *testing.F) {
 				if _, err := x.entriesAt(r, 0, min(r.count, 1000), nil); err != nil {
 					continue
 				}
+			}
+		}
+		for _, h := range []uint64{0, 1 << 63, Hash(3, WordKey, "order-1"), Hash(3, WordTag, "paid")} {
+			n := uint32(0)
+			if _, err := x.walkWords(h, 0, 1<<32, func(uint32) bool { n++; return true }); err == nil && n > x.header.words {
+				t.Fatalf("%d messages of one word, the header tells %d words", n, x.header.words)
 			}
 		}
 		_ = x.verify()

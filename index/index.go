@@ -1,4 +1,6 @@
-// Package index is the queue index of one broker group: for each message queue, where its messages lie in the commit log.
+// Package index is the index of one broker group: for each message queue, where its messages lie in the commit log, and for each
+// word, which is a key, a unique id or a tag of a topic, which messages have it. The first is called the queue index, the second the
+// key index; they lie in the same files and have one life.
 //
 // It is derived from the log and can always be deleted: Covered tells from where the log must be read again. Its files
 // follow the log, not the queues: one file per sealed segment, and up to Options.MaxRuns for the active one, whatever the
@@ -11,7 +13,7 @@
 // Guarantees:
 //
 //  1. Get and Range answer from exactly the entries that were added, and are retained, and belong to no topic that was dropped
-//     since Open.
+//     since Open. Find answers from those of dropped topics too: a topic's id is part of a word's hash, and is never used twice.
 //  2. What Covered tells is on the disk: after a crash the entries below it are there, or Covered has gone down. Each page
 //     of a file has a checksum; a damaged file is given up and reported, never read wrongly.
 //  3. Nothing that happens to the files stops Open: what cannot be used is dropped and named in Problems.
@@ -22,9 +24,9 @@
 // Cost (docs/format/index.md has all figures and how they were measured): a read of 32 entries takes 0.1 µs at the tail and
 // 6 µs from a file, without an allocation. In memory a queue of the active or the newest run takes 84 bytes with one entry
 // and 24 for each further one; nothing is kept for other queues. On disk an entry takes 20 bytes and each queue of a file
-// 24.
+// 24. A word of a message takes 16 bytes in memory, 12 on disk.
 //
-// Read Get first, then slot in file.go; format.go draws the file.
+// Read Get first, then slot in file.go; words.go has the key index; format.go draws the file.
 package index
 
 import (
@@ -54,6 +56,8 @@ type Index struct {
 	front   ids.PhysicalOffset                 // base of the first retained segment
 	dropped map[ids.TopicID]ids.PhysicalOffset // nothing of the topic lies at or after it
 	closed  bool
+
+	wordsBefore uint32 // of the run before the active one
 
 	problems []error // found by Open
 }
@@ -240,7 +244,7 @@ func (x *Index) covered() ids.PhysicalOffset {
 type Span struct{ From, To ids.PhysicalOffset }
 
 // Missing returns the holes in what was indexed: files that Open had to drop while later ones are whole, or that were found
-// damaged since. Rebuild fills one. After Open, reading the log from Covered on fills those of that moment too; one that is
+// damaged since, or that have no words because an older program wrote them. Rebuild fills one. After Open, reading the log from Covered on fills those of that moment too; one that is
 // found later is filled by Rebuild alone, since Add has passed it.
 func (x *Index) Missing() []Span {
 	x.mu.RLock()
@@ -256,7 +260,13 @@ func (x *Index) Missing() []Span {
 		at = max(at, to)
 	}
 	for _, s := range x.version.slots {
-		hole(s.span())
+		from, to := s.span()
+		if s.file != nil && !s.file.worded {
+			hole(from, from)
+			hole(to, to)
+			continue
+		}
+		hole(from, to)
 	}
 	if x.active != nil {
 		hole(x.active.from, x.added)
@@ -266,9 +276,10 @@ func (x *Index) Missing() []Span {
 }
 
 // Add appends an entry to a queue. Entries come in the order of physical offsets; one that is there already is left alone,
-// so the log may be read again from any place at or before Covered. It returns a *DensityError when qo does not follow the
-// entry before it in the queue, as far as that one is in memory.
-func (x *Index) Add(k Key, qo ids.QueueOffset, e Entry) error {
+// so the log may be read again from any place at or before Covered. hashes are those of the message's words; one that is there
+// twice counts once, and their order may change. It returns a *DensityError when qo does not follow the entry before it in the
+// queue, as far as that one is in memory.
+func (x *Index) Add(k Key, qo ids.QueueOffset, e Entry, hashes ...uint64) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.closed {
@@ -285,6 +296,7 @@ func (x *Index) Add(k Key, qo ids.QueueOffset, e Entry) error {
 	if err := x.active.add(k, qo, e, x.newest); err != nil {
 		return err
 	}
+	x.active.words.add(uint32(e.Offset-x.o.base(e.Offset)), hashes)
 	x.added = e.end()
 	return nil
 }
@@ -332,7 +344,7 @@ func (x *Index) advance(to ids.PhysicalOffset) {
 		if skip {
 			continue
 		}
-		x.active, x.limit = newMemRun(x.added), end
+		x.active, x.limit = newMemRun(x.added, x.wordsBefore), end
 		if to < end {
 			x.added = to
 			return
@@ -349,7 +361,7 @@ func (x *Index) freeze() {
 	if m == nil || m.from == x.added {
 		return
 	}
-	m.to = x.added
+	m.to, x.wordsBefore = x.added, m.words.n
 	x.insert(slot{mem: m})
 }
 

@@ -18,7 +18,7 @@ func TestDeleteEverything(t *testing.T) {
 	x := w.open(t, mem)
 	for i := range 1300 {
 		m := w.message()
-		if err := x.Add(m.k, m.qo, m.e); err != nil {
+		if err := m.add(x); err != nil {
 			t.Fatal(err)
 		}
 		if i%150 == 149 {
@@ -71,7 +71,7 @@ func TestDamageWhileRunning(t *testing.T) {
 	x := w.open(t, mem)
 	for w.end < 2*testSegment {
 		m := w.message()
-		if err := x.Add(m.k, m.qo, m.e); err != nil {
+		if err := m.add(x); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -83,7 +83,14 @@ func TestDamageWhileRunning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for page := 1; page < len(data)/pageSize-1; page++ { // the fence is read once, at Open
+	h, err := decodeHeader(data)
+	if err != nil || h.words == 0 {
+		t.Fatalf("%d words, %v", h.words, err)
+	}
+	for page := 1; page < len(data)/pageSize; page++ {
+		if n := int64(page); n >= h.fencePage() && n < h.fencePage()+h.fencePages() {
+			continue // the fence is read once, at Open
+		}
 		f, err := mem.OpenReadWrite(name)
 		if err != nil {
 			t.Fatal(err)
@@ -110,6 +117,27 @@ func TestDamageWhileRunning(t *testing.T) {
 				t.Fatalf("page %d is damaged: entry %d of %v is %+v", page, m.qo, m.k, got[0])
 			case len(got) == 0 && !met:
 				t.Fatalf("entry %d of %v is gone without a word", m.qo, m.k)
+			}
+		}
+		for _, m := range w.log {
+			for _, hash := range m.w {
+				found := false
+				err := x.Find(hash, m.e.Offset, m.e.Offset+1, func(o ids.PhysicalOffset) bool { found = o == m.e.Offset; return true })
+				var bad *CorruptionError
+				var hole *HoleError
+				switch {
+				case errors.As(err, &bad):
+					if met || bad.File != name || bad.Page != int64(page) {
+						t.Fatalf("page %d is damaged: %v", page, err)
+					}
+					met = true
+				case errors.As(err, &hole):
+					if !met || hole.Hole != (Span{m.e.Offset, m.e.Offset + 1}) {
+						t.Fatalf("page %d is damaged: met %v, %v", page, met, err)
+					}
+				case err != nil || !found:
+					t.Fatalf("page %d is damaged: a word of the message at %d is gone: %v", page, m.e.Offset, err)
+				}
 			}
 		}
 		if !met || x.Covered() != 0 || !slices.Equal(x.Missing(), []Span{{0, testSegment}}) {
@@ -325,7 +353,7 @@ func TestGetAllocates(t *testing.T) {
 	w := newTwin(8)
 	for range 300 {
 		m := w.message()
-		if err := x.Add(m.k, m.qo, m.e); err != nil {
+		if err := m.add(x); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -355,7 +383,7 @@ func TestRunsStayFew(t *testing.T) {
 	x := w.open(t, mem)
 	for w.end < testSegment-4000 {
 		m := w.message()
-		if err := errors.Join(x.Add(m.k, m.qo, m.e), x.Checkpoint(w.end)); err != nil {
+		if err := errors.Join(m.add(x), x.Checkpoint(w.end)); err != nil {
 			t.Fatal(err)
 		}
 		names, err := mem.List("data/index")
@@ -378,7 +406,7 @@ func TestOverlap(t *testing.T) {
 	runs := map[string][]byte{}
 	for w.end < 2*testSegment {
 		m := w.message()
-		if err := x.Add(m.k, m.qo, m.e); err != nil {
+		if err := m.add(x); err != nil {
 			t.Fatal(err)
 		}
 		if len(w.log)%20 != 0 {
@@ -440,7 +468,7 @@ func TestHoleBeforeFiles(t *testing.T) {
 	x := w.open(t, mem)
 	for w.end < 3*testSegment {
 		m := w.message()
-		if err := x.Add(m.k, m.qo, m.e); err != nil {
+		if err := m.add(x); err != nil {
 			t.Fatal(err)
 		}
 	}

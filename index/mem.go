@@ -16,7 +16,7 @@ type memRun struct {
 	from, to ids.PhysicalOffset // to is set when it is frozen
 	table    map[Key]int32      // place in queues
 	queues   []memQueue
-	entries  int64
+	words    memWords
 }
 
 type memQueue struct {
@@ -25,8 +25,9 @@ type memQueue struct {
 	list  []Entry
 }
 
-func newMemRun(from ids.PhysicalOffset) *memRun {
-	return &memRun{from: from, table: make(map[Key]int32)}
+// newMemRun makes an empty run that expects about as many words as like had.
+func newMemRun(from ids.PhysicalOffset, like uint32) *memRun {
+	return &memRun{from: from, table: make(map[Key]int32), words: newMemWords(like)}
 }
 
 // add appends an entry. before answers for a queue that is new to m which offset follows in it, if that is known.
@@ -38,7 +39,6 @@ func (m *memRun) add(k Key, qo ids.QueueOffset, e Entry, before func(Key) (ids.Q
 		}
 		m.table[k] = int32(len(m.queues))
 		m.queues = append(m.queues, memQueue{key: k, first: qo, list: []Entry{e}})
-		m.entries++
 		return nil
 	}
 	q := &m.queues[i]
@@ -46,7 +46,6 @@ func (m *memRun) add(k Key, qo ids.QueueOffset, e Entry, before func(Key) (ids.Q
 		return &DensityError{Key: k, Want: next, Have: qo}
 	}
 	q.list = append(q.list, e)
-	m.entries++
 	return nil
 }
 

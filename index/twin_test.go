@@ -21,6 +21,7 @@ type logged struct {
 	k  Key
 	qo ids.QueueOffset
 	e  Entry
+	w  []uint64 // some more than once
 }
 
 // twin is the log of a test and the naive answer to every question: it walks the list.
@@ -53,11 +54,66 @@ func (t *twin) message() logged {
 	for t.dropped[k.Topic] {
 		k.Topic += 4
 	}
-	m := logged{k, t.next[k], Entry{Offset: t.end, Size: uint32(size - t.r.IntN(50)), TagsCode: t.r.Int64() - 1<<62}}
+	m := logged{k: k, qo: t.next[k], e: Entry{Offset: t.end, Size: uint32(size - t.r.IntN(50)), TagsCode: t.r.Int64() - 1<<62}}
+	for range t.r.IntN(1 + t.r.IntN(1+t.r.IntN(40))) {
+		m.w = append(m.w, t.word())
+	}
 	t.next[k]++
 	t.end += ids.PhysicalOffset(size)
 	t.log = append(t.log, m)
 	return m
+}
+
+// word is one of the hashes that messages have: of a few it is often the same, which many messages share.
+func (t *twin) word() uint64 {
+	if t.r.IntN(3) == 0 {
+		return 1 << 60
+	}
+	return uint64(t.r.IntN(500)) * 0x9E3779B97F4A7C15
+}
+
+// add adds a message to x. The order of its words is the index's to change.
+func (m logged) add(x *Index) error { return x.Add(m.k, m.qo, m.e, slices.Clone(m.w)...) }
+
+// checkWords compares what Find tells with the twin's list.
+func (t *twin) checkWords(tb testing.TB, x *Index) {
+	tb.Helper()
+	all := map[uint64][]ids.PhysicalOffset{}
+	for _, m := range slices.Backward(t.log) {
+		if m.e.Offset < t.front {
+			continue
+		}
+		for i, h := range m.w {
+			if !slices.Contains(m.w[:i], h) {
+				all[h] = append(all[h], m.e.Offset)
+			}
+		}
+	}
+	hashes := append(slices.Sorted(maps.Keys(all)), 7, 0, 1<<63)
+	for i := range 40 {
+		h := uint64(1 << 60)
+		if i > 0 {
+			h = hashes[t.r.IntN(len(hashes))]
+		}
+		from, to := ids.PhysicalOffset(0), t.end
+		if i > 20 {
+			from, to = ids.PhysicalOffset(t.r.Int64N(int64(t.end)+2)), ids.PhysicalOffset(t.r.Int64N(int64(t.end)+2))
+		}
+		want := slices.DeleteFunc(slices.Clone(all[h]), func(o ids.PhysicalOffset) bool { return o < from || o >= to })
+		limit := len(want) + 1
+		if i%3 == 0 {
+			limit = 1 + t.r.IntN(limit)
+		}
+		want = want[:min(len(want), limit)]
+		var got []ids.PhysicalOffset
+		err := x.Find(h, from, to, func(o ids.PhysicalOffset) bool {
+			got = append(got, o)
+			return len(got) < limit
+		})
+		if err != nil || !slices.Equal(got, want) {
+			tb.Fatalf("word %x from %d to %d, %d of them: %v, %v, want %v", h, from, to, limit, got, err, want)
+		}
+	}
 }
 
 func (t *twin) visible(m logged) bool { return m.e.Offset >= t.front && !t.dropped[m.k.Topic] }
@@ -65,6 +121,9 @@ func (t *twin) visible(m logged) bool { return m.e.Offset >= t.front && !t.dropp
 // check compares every answer of x with the twin's.
 func (t *twin) check(tb testing.TB, x *Index) {
 	tb.Helper()
+	if t.end > 0 {
+		t.checkWords(tb, x)
+	}
 	all := map[Key][]logged{}
 	for _, m := range t.log {
 		if t.visible(m) {
@@ -110,7 +169,7 @@ func (t *twin) replay(tb testing.TB, x *Index) {
 	from := x.Covered()
 	for _, m := range t.log {
 		if m.e.Offset >= from && m.e.Offset >= t.front {
-			if err := x.Add(m.k, m.qo, m.e); err != nil {
+			if err := m.add(x); err != nil {
 				tb.Fatal(err)
 			}
 		}
@@ -143,7 +202,7 @@ func TestTwin(t *testing.T) {
 				case n < 60:
 					for range w.r.IntN(120) {
 						m := w.message()
-						if err := x.Add(m.k, m.qo, m.e); err != nil {
+						if err := m.add(x); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -229,7 +288,7 @@ func (t *twin) crashInCheckpoint(tb testing.TB, x *Index, mem *vfs.Mem) (*Index,
 	t.replay(tb, x)
 	for range t.r.IntN(300) {
 		m := t.message()
-		if err := x.Add(m.k, m.qo, m.e); err != nil {
+		if err := m.add(x); err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -363,9 +422,9 @@ func (t *twin) fill(tb testing.TB, x *Index, fs vfs.FS) *Index {
 func (t *twin) rebuild(tb testing.TB, x *Index) {
 	tb.Helper()
 	for _, s := range x.Missing() {
-		err := x.Rebuild(s, func(add func(Key, ids.QueueOffset, Entry) error) error {
+		err := x.Rebuild(s, func(add func(Key, ids.QueueOffset, Entry, ...uint64) error) error {
 			for _, m := range t.log {
-				if err := add(m.k, m.qo, m.e); err != nil {
+				if err := add(m.k, m.qo, m.e, slices.Clone(m.w)...); err != nil {
 					return err
 				}
 			}

@@ -25,9 +25,11 @@ type writer struct {
 	page      int64  // number of the first page in buf
 	directory []byte
 	fence     []byte
+	level     []byte // the first word of each page
 	key       Key
 	first     ids.QueueOffset
 	start     uint32
+	item      [wordSize]byte
 }
 
 func newWriter(f vfs.File, h header) *writer {
@@ -106,13 +108,41 @@ func (w *writer) items(all []byte, size int) error {
 	return nil
 }
 
-// close writes what is left and the header, and makes the file durable under its temporary name.
-func (w *writer) close() error {
+// word adds a word. They come in ascending order, after all queues.
+func (w *writer) word(e wordEntry) error {
+	if w.header.words == math.MaxUint32 {
+		return errTooMany
+	}
+	b := e.append(w.item[:0])
+	if w.header.words%wordsPerPage == 0 {
+		w.level = append(w.level, b...)
+	}
+	w.header.words++
+	return w.put(b)
+}
+
+// queuesDone writes directory and fence.
+func (w *writer) queuesDone() error {
 	if err := w.items(w.directory, rowSize); err != nil {
 		return err
 	}
 	if err := w.items(w.fence, fenceSize); err != nil {
 		return err
+	}
+	return w.nextPage()
+}
+
+// close writes what is left and the header, and makes the file durable under its temporary name.
+func (w *writer) close() error {
+	for level := w.level; len(level) > wordSize; {
+		if err := w.items(level, wordSize); err != nil {
+			return err
+		}
+		var above []byte
+		for at := 0; at < len(level); at += wordsPerPage * wordSize {
+			above = append(above, level[at:at+wordSize]...)
+		}
+		level = above
 	}
 	if err := w.nextPage(); err != nil {
 		return err
@@ -138,6 +168,12 @@ func writeFile(fs vfs.FS, dir string, h header, from []slot) (x *file, err error
 	}
 	w := newWriter(f, h)
 	err = merge(w, from)
+	if err == nil {
+		err = w.queuesDone()
+	}
+	if err == nil && h.worded {
+		err = mergeWords(from, w.word)
+	}
 	if err == nil {
 		err = w.close()
 	}
