@@ -44,10 +44,11 @@ type Conn struct {
 	mu      sync.Mutex
 	closed  bool
 	reason  error
-	out     *outBuffer     // appended, not yet taken by a writer; nil when there is nothing
-	queued  int64          // bytes of out and what a writer has taken and not yet written
-	writing bool           // somebody owns sending and rest
-	wg      sync.WaitGroup // the goroutine that writes while the socket is full
+	out     *outBuffer              // appended, not yet taken by a writer; nil when there is nothing
+	queued  int64                   // bytes of out and what a writer has taken and not yet written
+	writing bool                    // somebody owns sending and rest
+	wg      sync.WaitGroup          // the goroutine that writes while the socket is full
+	calls   map[int32]chan *Command // requests to a server's peer that wait for their answers, by opaque; see Call
 
 	// Invariant: only who set writing touches these.
 	sending *outBuffer // what is being written
@@ -129,6 +130,7 @@ func (c *Conn) fail(reason error) {
 	c.limits.inFlight.Add(-c.inFlight.Load())
 	c.inFlight.Store(0)
 	c.queued = 0
+	c.endCalls()
 	c.mu.Unlock()
 	c.nc.Close()
 }

@@ -189,7 +189,7 @@ func (s *Server) isClosed() bool {
 
 func (s *Server) open(nc net.Conn) {
 	c := newConn(nc, &s.limits, s.o.Logger)
-	c.server, c.handle, c.drained = s, s.o.Handler, s.o.Drained
+	c.server, c.handle, c.drained, c.response = s, s.o.Handler, s.o.Drained, c.answered
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || len(s.conns) >= s.o.MaxConns {
