@@ -15,17 +15,76 @@ import (
 
 // The canonical form of a state: the same state has the same bytes on every replica, whatever way led to it.
 //
-//	"LMQT" | version u16 = 1 | 0 u16
+//	"LMQT" | version u16 = 1, or 2 when sections follow | 0 u16
 //	time i64 | lease term u64 | next topic id u32 | cut base i64 | topic version i64, i64 | group version i64, i64
 //	n u32 | topics by id          id u32, high i32, then as in the command
 //	n u32 | queues by key         topic u32, queue i32, next i64, min i64
 //	n u32 | groups by name        as in the command
 //	n u32 | offsets by topic, group   topic u32, group string, n u32, by queue: queue i32, offset i64
 //	n u32 | living locks by topic, queue, group   topic u32, queue i32, group string, client string, expires i64
+//	sections by number            number u32, then its content
+//
+// A section is there only when it holds something. So a state without what came with them has the form that older programs know.
 const (
-	canonicalMagic   = "LMQT"
-	canonicalVersion = 1
+	canonicalMagic    = "LMQT"
+	canonicalVersion  = 1
+	canonicalSections = 2
 )
+
+// section is a part of the form that later versions of this program brought. Its number is the type of the first record that fills it.
+type section struct {
+	number uint32
+	empty  func(s *State) bool
+	write  func(s *State, k *sink)
+	read   func(s *State, d *decoder)
+}
+
+// sections are in ascending order of their numbers.
+var sections = []section{
+	{number: uint32(RecordTimer), empty: func(s *State) bool { return !s.timers.used() }, write: (*State).writeTimers, read: (*State).readTimers},
+	{number: uint32(RecordHalf), empty: func(s *State) bool { return s.tx.next == 0 }, write: (*State).writeTransactions, read: (*State).readTransactions},
+	{number: uint32(RecordReset), empty: func(s *State) bool { return s.resets.count == 0 }, write: (*State).writeResets, read: (*State).readResets},
+	{number: uint32(RecordSettings), empty: func(s *State) bool { return len(s.settings) == 0 }, write: (*State).writeSettings, read: (*State).readSettings},
+	{number: uint32(RecordFreeze), empty: func(s *State) bool { return s.freeze == NotFrozen }, write: (*State).writeFreeze, read: (*State).readFreeze},
+}
+
+// sectioned tells whether a section of s holds something.
+func (s *State) sectioned() bool {
+	return slices.ContainsFunc(sections, func(c section) bool { return !c.empty(s) })
+}
+
+func (s *State) writeSections(k *sink) {
+	for _, c := range sections {
+		if !c.empty(s) {
+			k.b = put32(k.b, c.number)
+			c.write(s, k)
+			k.full()
+		}
+	}
+}
+
+// readSections reads to the end. An empty section that is there all the same would be a second form of the same state.
+func (s *State) readSections(d *decoder) {
+	next := 0
+	for {
+		number := d.u32()
+		i := slices.IndexFunc(sections[next:], func(c section) bool { return c.number == number })
+		if d.err == nil && i < 0 {
+			d.fail(fmt.Errorf("section %d is unknown, or not in its place", number))
+		}
+		if d.err != nil {
+			return
+		}
+		c := &sections[next+i]
+		next += i + 1
+		if c.read(s, d); d.err == nil && c.empty(s) {
+			d.fail(fmt.Errorf("section %d is empty", number))
+		}
+		if d.err != nil || len(d.b) == 0 {
+			return
+		}
+	}
+}
 
 // flushAt bounds the memory that writing a snapshot takes beyond the sorted keys.
 const flushAt = 64 << 10
@@ -69,7 +128,11 @@ func (s *State) Hash() [32]byte {
 
 func (s *State) write(k *sink) {
 	k.b = append(k.b, canonicalMagic...)
-	k.b = append(k.b, 0, canonicalVersion, 0, 0)
+	version := byte(canonicalVersion)
+	if s.sectioned() {
+		version = canonicalSections
+	}
+	k.b = append(k.b, 0, version, 0, 0)
 	k.b = put64(put64(k.b, s.time), s.leaseTerm)
 	k.b = put64(put32(k.b, s.nextTopic), s.cutBase)
 	for _, v := range []DataVersion{s.topicVersion, s.groupVersion} {
@@ -80,6 +143,7 @@ func (s *State) write(k *sink) {
 	s.writeGroups(k)
 	s.writeOffsets(k)
 	s.writeLocks(k)
+	s.writeSections(k)
 }
 
 func (s *State) writeTopics(k *sink) {
@@ -193,8 +257,9 @@ func decodeState(b []byte) (*State, error) {
 	if m := d.take(4); string(m) != canonicalMagic {
 		return nil, errors.New("it is not one")
 	}
-	if v := d.u32(); d.err == nil && v != canonicalVersion<<16 {
-		return nil, fmt.Errorf("it has version %d, this program knows %d", v>>16, canonicalVersion)
+	version := d.u32()
+	if d.err == nil && version != canonicalVersion<<16 && version != canonicalSections<<16 {
+		return nil, fmt.Errorf("it has version %d, this program knows %d and %d", version>>16, canonicalVersion, canonicalSections)
 	}
 	s := New()
 	s.time, s.leaseTerm = int64(d.u64()), ids.Term(d.u64())
@@ -207,6 +272,9 @@ func decodeState(b []byte) (*State, error) {
 	s.readGroups(d)
 	s.readOffsets(d)
 	s.readLocks(d)
+	if version == canonicalSections<<16 {
+		s.readSections(d)
+	}
 	if err := d.end(); err != nil {
 		return nil, err
 	}

@@ -23,10 +23,28 @@ const (
 	RecordUnlock         uint8 = 8
 	RecordCutFront       uint8 = 9
 	RecordLeaseExtension uint8 = 10
+
+	RecordHalf              uint8 = 16
+	RecordTransactionEnd    uint8 = 17
+	RecordTransactionChecks uint8 = 18
+	RecordHalfAgain         uint8 = 19
+	RecordReset             uint8 = 20
+	RecordResetTaken        uint8 = 21
+	RecordSettings          uint8 = 24
+	RecordFreeze            uint8 = 25
+	RecordTimer             uint8 = 11
+	RecordTimerFire         uint8 = 12
+	RecordTimerRecall       uint8 = 13
+	RecordTimerRoll         uint8 = 14
 )
 
 // RecordVersion is the version in which every type is written at present.
 const RecordVersion uint8 = 1
+
+// knownRecord tells whether this program knows records of the type.
+func knownRecord(t uint8) bool {
+	return RecordMessage <= t && t <= RecordTimerRoll || RecordHalf <= t && t <= RecordHalfAgain || t == RecordReset || t == RecordResetTaken || t == RecordSettings || t == RecordFreeze
+}
 
 // MessagePrefixSize is the number of bytes before the RocketMQ record in the body of a message. The physical offset of the
 // RocketMQ record is the offset of the body plus this.
@@ -318,6 +336,24 @@ func decodeCommand(recordType uint8, body []byte) (any, error) {
 		c = d.cut()
 	case RecordLeaseExtension:
 		c = leaseExtension{}
+	case RecordTransactionEnd:
+		c = d.transactionEnd()
+	case RecordTransactionChecks:
+		c = d.transactionChecks()
+	case RecordReset:
+		c = d.reset()
+	case RecordResetTaken:
+		c = d.resetTaken()
+	case RecordSettings:
+		c = settingsPut{d.settings()}
+	case RecordFreeze:
+		c = freezeCommand{d.flag()}
+	case RecordTimerFire:
+		c = d.timerFire()
+	case RecordTimerRecall:
+		c = TimerRecall{d.timer(), d.u32()}
+	case RecordTimerRoll:
+		c = d.timerRoll()
 	}
 	if err := d.end(); err != nil {
 		return nil, err

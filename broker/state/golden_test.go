@@ -12,6 +12,7 @@ import (
 	"github.com/ledgermq/ledgermq/index"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/internal/vfs"
+	"github.com/ledgermq/ledgermq/timer"
 )
 
 // golden returns the bytes of a golden file and checks that a page of the documentation shows each of its lines: up to 16
@@ -51,6 +52,8 @@ func goldenGroup() SubscriptionGroup {
 	return g
 }
 
+var goldenSettings = []Setting{{"brokerPermission", "4"}, {"fileReservedTime", ""}}
+
 func goldenCommands() map[string]struct {
 	recordType uint8
 	body       []byte
@@ -60,18 +63,31 @@ func goldenCommands() map[string]struct {
 	offsets := []ConsumerOffset{{"billing", 3, 0, 17}, {"billing", 3, 1, 40}, {"audit", 3, 0, 0}}
 	mins := []QueueMin{{t3(1), 12}}
 	lock := lockCommand{group: "billing", client: "10.0.0.9@71", keys: []index.Key{t3(0), t3(1)}}
+	const due = 1_796_000_000_000
+	fire := TimerFire{From: timer.Pos{Due: due - 1000, Offset: 4400}, To: timer.Pos{Due: due, Offset: 9000}, Count: 2, Bytes: 300, Recalled: []timer.Pos{{Due: due, Offset: 8800}}}
+	recall := TimerRecall{timer.Pos{Due: due, Offset: 8800}, 150}
+	roll := TimerRoll{From: 4096, To: 1 << 30, Count: 2, Bytes: 300}
 	return map[string]struct {
 		recordType uint8
 		body       []byte
 		command    any
 	}{
-		"topic-put":    {RecordTopicPut, AppendTopicPut(nil, Create, goldenTopic()), topicPut{Create, goldenTopic()}},
-		"topic-delete": {RecordTopicDelete, AppendTopicDelete(nil, "orders"), topicDelete{"orders"}},
-		"group-put":    {RecordGroupPut, AppendGroupPut(nil, Put, goldenGroup()), groupPut{Put, goldenGroup()}},
-		"group-delete": {RecordGroupDelete, AppendGroupDelete(nil, "billing", true), groupDelete{"billing", true}},
-		"offsets":      {RecordOffsets, AppendOffsets(nil, offsets), offsetsCommand{offsets}},
-		"lock":         {RecordLock, AppendLock(nil, lock.group, lock.client, lock.keys), lock},
-		"cut-front":    {RecordCutFront, AppendCutFront(nil, 1<<30, mins), cutFront{1 << 30, mins}},
+		"topic-put":          {RecordTopicPut, AppendTopicPut(nil, Create, goldenTopic()), topicPut{Create, goldenTopic()}},
+		"topic-delete":       {RecordTopicDelete, AppendTopicDelete(nil, "orders"), topicDelete{"orders"}},
+		"group-put":          {RecordGroupPut, AppendGroupPut(nil, Put, goldenGroup()), groupPut{Put, goldenGroup()}},
+		"group-delete":       {RecordGroupDelete, AppendGroupDelete(nil, "billing", true), groupDelete{"billing", true}},
+		"offsets":            {RecordOffsets, AppendOffsets(nil, offsets), offsetsCommand{offsets}},
+		"lock":               {RecordLock, AppendLock(nil, lock.group, lock.client, lock.keys), lock},
+		"transaction-end":    {RecordTransactionEnd, AppendTransactionEnd(nil, 42, Committed, 3), transactionEnd{42, Committed, 3}},
+		"transaction-checks": {RecordTransactionChecks, AppendTransactionChecks(nil, false, []ids.QueueOffset{42, 43}), transactionChecks{false, []ids.QueueOffset{42, 43}}},
+		"reset":              {RecordReset, AppendReset(nil, "billing", offsets[:2]), resetCommand{"billing", offsets[:2]}},
+		"reset-taken":        {RecordResetTaken, AppendResetTaken(nil, "billing", t3(1), 40), resetTaken{Reset{Group: "billing", Key: t3(1), Offset: 40}}},
+		"freeze":             {RecordFreeze, AppendFreeze(nil, false), freezeCommand{false}},
+		"settings":           {RecordSettings, AppendSettings(nil, goldenSettings), settingsPut{goldenSettings}},
+		"timer-fire":         {RecordTimerFire, fire.Append(nil), fire},
+		"timer-recall":       {RecordTimerRecall, recall.Append(nil), recall},
+		"timer-roll":         {RecordTimerRoll, roll.Append(nil), roll},
+		"cut-front":          {RecordCutFront, AppendCutFront(nil, 1<<30, mins), cutFront{1 << 30, mins}},
 	}
 }
 
@@ -96,6 +112,20 @@ func TestGoldenCommands(t *testing.T) {
 	}
 	if got, err := ParseMessagePrefix(b); err != nil || got != prefix {
 		t.Errorf("prefix: %+v, %v", got, err)
+	}
+	half := HalfPrefix{Number: 42, Immunity: 6000, Group: "billing"}
+	b = make([]byte, half.Size())
+	half.Put(b)
+	if want := golden(t, "half-prefix", "commands.md"); !bytes.Equal(b, want) {
+		t.Errorf("half prefix: got %x, want %x", b, want)
+	}
+	if got, rest, err := ParseHalf(append(b, "record"...)); err != nil || got != half || string(rest) != "record" {
+		t.Errorf("half prefix: %+v, %q, %v", got, rest, err)
+	}
+	b = make([]byte, HalfAgainPrefix)
+	PutHalfAgain(b, 42)
+	if want := golden(t, "half-again-prefix", "commands.md"); !bytes.Equal(b, want) {
+		t.Errorf("half again prefix: got %x, want %x", b, want)
 	}
 }
 
@@ -136,6 +166,58 @@ func TestGoldenSnapshot(t *testing.T) {
 	}
 }
 
+// TestGoldenTransactions builds the section of transactions that the page shows: the state has nothing else.
+func TestGoldenTransactions(t *testing.T) {
+	t.Parallel()
+	want := golden(t, "transactions", "snapshot.md")
+	s := New()
+	for i := range ids.QueueOffset(4) {
+		p := HalfPrefix{Number: i, Immunity: 6000, Group: "billing"}
+		body := make([]byte, p.Size()+100)
+		p.Put(body)
+		if _, err := s.Apply(5000, ids.MakeTerm(1, 2), record(RecordHalf, 0x1000+ids.PhysicalOffset(i)*0x100, body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(t, s, 5100, RecordTransactionEnd, AppendTransactionEnd(nil, 0, RolledBack, 0))
+	apply(t, s, 5200, RecordTransactionEnd, AppendTransactionEnd(nil, 2, RolledBack, 0))
+	apply(t, s, 11000, RecordTransactionChecks, AppendTransactionChecks(nil, false, []ids.QueueOffset{1}))
+	again := make([]byte, HalfAgainPrefix+100)
+	PutHalfAgain(again, 3)
+	if _, err := s.Apply(12000, ids.MakeTerm(1, 2), record(RecordHalfAgain, 0x2000, again)); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := s.Snapshot(&b); err != nil {
+		t.Fatal(err)
+	}
+	const fixed = 88 // what stands before the sections of an empty state
+	if got := b.Bytes()[fixed:]; !bytes.Equal(got, want) {
+		t.Fatalf("\n got %x\nwant %x", got, want)
+	}
+	if l, err := Load(bytes.NewReader(b.Bytes())); err != nil || l.Hash() != s.Hash() {
+		t.Fatal(err)
+	}
+}
+
+// TestGoldenResets compares the section of pending resets with the page.
+func TestGoldenResets(t *testing.T) {
+	t.Parallel()
+	s := New()
+	apply(t, s, 1000, RecordTopicPut, AppendTopicPut(nil, Put, goldenTopic()))
+	for i := range 2 {
+		apply(t, s, 3000, RecordMessage, message(index.Key{Topic: 1, Queue: 1}, ids.QueueOffset(i), 0, 100))
+	}
+	apply(t, s, 5000, RecordReset, AppendReset(nil, "billing", []ConsumerOffset{{Topic: 1, Queue: 1, Offset: 2}}))
+	var b bytes.Buffer
+	if err := s.Snapshot(&b); err != nil {
+		t.Fatal(err)
+	}
+	if want := golden(t, "resets", "snapshot.md"); !bytes.HasSuffix(b.Bytes(), want) {
+		t.Errorf("got %x\nwant its end to be %x", b.Bytes(), want)
+	}
+}
+
 // FuzzCommand decodes any bytes as each command. What is decoded must apply without a panic and keep the invariants, and
 // must be encoded to the same bytes.
 func FuzzCommand(f *testing.F) {
@@ -145,6 +227,12 @@ func FuzzCommand(f *testing.F) {
 	f.Add(RecordMessage, message(index.Key{Topic: 1}, 0, 5, 30))
 	f.Add(RecordUnlock, AppendLock(nil, "g", "c", []index.Key{{Topic: 1}}))
 	f.Add(RecordLeaseExtension, []byte{})
+	half := HalfPrefix{Immunity: 6000, Group: "g"}
+	b := make([]byte, half.Size()+30)
+	half.Put(b)
+	f.Add(RecordHalf, b)
+	f.Add(RecordTimer, timerBody(1000, 10))
+	f.Add(RecordHalfAgain, make([]byte, HalfAgainPrefix+30))
 	f.Fuzz(func(t *testing.T, recordType uint8, body []byte) {
 		s := withTopic(t, 4)
 		apply(t, s, 5, RecordMessage, message(index.Key{Topic: 1}, 0, 5, 30))
@@ -158,7 +246,8 @@ func FuzzCommand(f *testing.F) {
 		}
 		invariants(t, s)
 		reload(t, s)
-		if recordType == RecordMessage {
+		switch recordType {
+		case RecordMessage, RecordHalf, RecordHalfAgain, RecordTimer:
 			return
 		}
 		c, err := decodeCommand(recordType, body)
@@ -187,6 +276,24 @@ func encode(c any) []byte {
 		return AppendLock(nil, c.group, c.client, c.keys)
 	case cutFront:
 		return AppendCutFront(nil, c.base, c.mins)
+	case transactionEnd:
+		return AppendTransactionEnd(nil, c.number, c.decision, c.topic)
+	case transactionChecks:
+		return AppendTransactionChecks(nil, c.resume, c.numbers)
+	case resetCommand:
+		return AppendReset(nil, c.group, c.offsets)
+	case resetTaken:
+		return AppendResetTaken(nil, c.reset.Group, c.reset.Key, c.reset.Offset)
+	case settingsPut:
+		return AppendSettings(nil, c.settings)
+	case freezeCommand:
+		return AppendFreeze(nil, c.giveUp)
+	case TimerFire:
+		return c.Append(nil)
+	case TimerRecall:
+		return c.Append(nil)
+	case TimerRoll:
+		return c.Append(nil)
 	}
 	return nil
 }

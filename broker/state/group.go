@@ -90,6 +90,7 @@ func (s *State) touchGroups() {
 func (s *State) applyGroupDelete(c groupDelete) Effect {
 	if c.cleanOffsets {
 		s.offsets.delWhere(s.own, nil, func(k offsetKey, _ *queueOffsets) bool { return k.group == c.name })
+		s.resets.delWhere(s.own, nil, func(k lockKey, _ resetState) bool { return k.group == c.name })
 	}
 	g, ok := s.groups.get(c.name)
 	if !ok {

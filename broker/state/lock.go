@@ -104,6 +104,18 @@ func (s *State) LockHolder(group string, k index.Key) (Lock, bool) {
 	return Lock{group, k, l.client, l.expires}, true
 }
 
+// HoldsLocks tells whether a client of the group holds the living lock of any queue. It looks at all locks.
+func (s *State) HoldsLocks(group string) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for k, l := range s.locks.all() {
+		if k.group == group && l.expires > s.time {
+			return true
+		}
+	}
+	return false
+}
+
 // Locks returns all living locks, sorted by group, topic and queue.
 func (s *State) Locks() []Lock {
 	s.mu.RLock()

@@ -41,26 +41,37 @@ func (q *queueOffsets) find(id ids.QueueID) (int, bool) {
 }
 
 // applyOffsets stores each offset of the list. One of an unknown topic, or of a queue that the topic never had, or below
-// zero is left out; one beyond the queue's end is taken as the end: progress never runs ahead of what can be read.
-func (s *State) applyOffsets(c []ConsumerOffset) Effect {
+// zero is left out; one beyond the queue's end is taken as the end: progress never runs ahead of what can be read. What members commit
+// while a reset is pending is left out: it is of what they had before.
+func (s *State) applyOffsets(c []ConsumerOffset, reset bool) Effect {
 	stored := c[:0]
+	var back []ConsumerOffset
 	for _, o := range c {
 		t, ok := s.byID.get(o.Topic)
 		if !ok || o.Queue < 0 || o.Queue >= t.high || o.Offset < 0 {
 			continue
 		}
-		q, _ := s.queues.get(index.Key{Topic: o.Topic, Queue: o.Queue})
+		k := index.Key{Topic: o.Topic, Queue: o.Queue}
+		if s.resets.count > 0 && !reset {
+			if _, pending := s.resets.get(lockKey{k, o.Group}); pending {
+				continue
+			}
+		}
+		q, _ := s.queues.get(k)
 		o.Offset = min(o.Offset, q.next)
-		s.setOffset(o)
+		if before, had := s.setOffset(o); had && before > o.Offset && !reset {
+			back = append(back, o)
+		}
 		stored = append(stored, o)
 	}
 	if len(stored) == 0 {
 		return Effect{Kind: EffectNone}
 	}
-	return Effect{Kind: EffectOffsets, Offsets: stored}
+	return Effect{Kind: EffectOffsets, Offsets: stored, Back: back}
 }
 
-func (s *State) setOffset(o ConsumerOffset) {
+// setOffset returns what was stored before, if anything was.
+func (s *State) setOffset(o ConsumerOffset) (before ids.QueueOffset, had bool) {
 	k := offsetKey{o.Topic, o.Group}
 	q, ok := s.offsets.get(k)
 	if !ok || q.owner != s.own {
@@ -71,11 +82,12 @@ func (s *State) setOffset(o ConsumerOffset) {
 		q = own
 		s.offsets.put(s.own, k, q)
 	}
-	i, ok := q.find(o.Queue)
-	if !ok {
+	i, had := q.find(o.Queue)
+	if !had {
 		q.list = slices.Insert(q.list, i, queueOffset{queue: o.Queue})
 	}
-	q.list[i].offset = o.Offset
+	before, q.list[i].offset = q.list[i].offset, o.Offset
+	return before, had
 }
 
 // ConsumerOffset returns the stored offset of a group in a queue. ok is false when none was ever stored for the living
@@ -133,6 +145,22 @@ func (s *State) GroupsOn(topic string) []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// GroupsByTopic returns the groups that have an offset on each topic, sorted. It looks at all offsets of the state, a part at a time.
+func (s *State) GroupsByTopic() map[ids.TopicID][]string {
+	all := map[ids.TopicID][]string{}
+	for i := range s.offsets.parts {
+		s.mu.RLock()
+		for k := range s.offsets.parts[i].m {
+			all[k.topic] = append(all[k.topic], k.group)
+		}
+		s.mu.RUnlock()
+	}
+	for _, names := range all {
+		slices.Sort(names)
+	}
+	return all
 }
 
 // TopicsOf returns the topics on which a group has an offset, sorted. It looks at all offsets of the state.

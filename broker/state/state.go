@@ -5,7 +5,11 @@
 //	                       ├─ topics, groups                    configuration, with a version counter each
 //	                       ├─ queues    topic/queue             → next queue offset, first retained one
 //	                       ├─ offsets   group on topic/queue    → consumer offset
-//	                       └─ locks     group on topic/queue    → client, end of the lease in log time
+//	                       ├─ locks     group on topic/queue    → client, end of the lease in log time
+//	                       ├─ tx        half message            → producer group, place in the log, checks; how it ended
+//	                       ├─ resets    group on topic/queue    → consumer offset that its members have not taken over yet
+//	                       ├─ timers    which are pending, see timer.go
+//	                       └─ freeze    the group is to be removed, see freeze.go
 //
 // It is pure: no clock, disk (but for snapshot.go), goroutine or randomness. The same records give the same state, and the
 // same bytes of Snapshot and Hash, on every replica. Time is the greatest frame time applied so far. A record of an unknown
@@ -30,15 +34,16 @@ import (
 	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/index"
 	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/timer"
 )
 
 // State is the state of one group after a record of its log. The zero value is of no use: New and Load make one.
 //
 // Invariants:
 //  1. byName and byID hold the same topics; every id is below nextTopic.
-//  2. Every key of queues, offsets and locks belongs to a topic in byID.
+//  2. Every key of queues, offsets, locks and resets belongs to a topic in byID.
 //  3. For each queue 0 <= min <= next, and its id is below its topic's high.
-//  4. A stored consumer offset is between 0 and the queue's next.
+//  4. A stored consumer offset is between 0 and the queue's next. While a reset is pending it is the reset's.
 type State struct {
 	mu  sync.RWMutex
 	own *owner
@@ -50,13 +55,18 @@ type State struct {
 	topicVersion DataVersion
 	groupVersion DataVersion
 
-	byName  shards[string, *topicState]
-	byID    shards[ids.TopicID, *topicState]
-	queues  shards[index.Key, queueState]
-	groups  shards[string, *SubscriptionGroup]
-	offsets shards[offsetKey, *queueOffsets]
-	locks   shards[lockKey, lease]
-	sweep   int // next part of locks to sweep; no part of the state
+	byName   shards[string, *topicState]
+	byID     shards[ids.TopicID, *topicState]
+	queues   shards[index.Key, queueState]
+	groups   shards[string, *SubscriptionGroup]
+	offsets  shards[offsetKey, *queueOffsets]
+	locks    shards[lockKey, lease]
+	tx       transactions
+	resets   shards[lockKey, resetState]
+	settings map[string]string // replaced, never changed; nil: none
+	timers   timers
+	freeze   Freeze
+	sweep    int // next part of locks to sweep; no part of the state
 }
 
 // DataVersion counts the changes of a table; Time is the log time of the last one, in milliseconds.
@@ -76,6 +86,9 @@ func New() *State {
 		groups:    newShards[string, *SubscriptionGroup](256, hashName),
 		offsets:   newShards[offsetKey, *queueOffsets](256, hashOffset),
 		locks:     newShards[lockKey, lease](256, hashLock),
+		tx:        newTransactions(),
+		resets:    newShards[lockKey, resetState](16, hashLock),
+		timers:    newTimers(),
 	}
 }
 
@@ -84,18 +97,30 @@ type EffectKind uint8
 
 // The kinds of effects.
 const (
-	EffectNone         EffectKind = iota // nothing; Topic or Group is set when a put found it as wished
-	EffectMessage                        // Key, QueueOffset and Entry are for the index
-	EffectDropped                        // a message of a topic that was deleted before it: it is not delivered
-	EffectTopic                          // Topic is new or changed
-	EffectTopicDeleted                   // Topic is what it was
-	EffectGroup                          // Group is new or changed
-	EffectGroupDeleted                   // Group is what it was
-	EffectOffsets                        // Offsets were stored
-	EffectLocks                          // Locked is what the client now holds of what it asked for; it may be empty
-	EffectUnlocked                       // Locked was freed
-	EffectCut                            // Cut is the new front of the log
-	EffectLeases                         // the leases of all locks were extended
+	EffectNone                EffectKind = iota // nothing; Topic or Group is set when a put found it as wished
+	EffectMessage                               // Key, QueueOffset and Entry are for the index
+	EffectDropped                               // a message of a topic that was deleted before it: it is not delivered
+	EffectTopic                                 // Topic is new or changed
+	EffectTopicDeleted                          // Topic is what it was
+	EffectGroup                                 // Group is new or changed
+	EffectGroupDeleted                          // Group is what it was
+	EffectOffsets                               // Offsets were stored
+	EffectLocks                                 // Locked is what the client now holds of what it asked for; it may be empty
+	EffectUnlocked                              // Locked was freed
+	EffectCut                                   // Cut is the new front of the log
+	EffectLeases                                // the leases of all locks were extended
+	EffectHalf                                  // transaction Number is pending
+	EffectHalfAgain                             // its half message lies elsewhere now
+	EffectTransactionEnded                      // transaction Number has ended with Decision
+	EffectTransactionKept                       // transaction Number stays pending: the topic of its message was deleted
+	EffectSettings                              // settings of the group have changed
+	EffectTransactionsChecked                   // Checked were checked, or are checked anew; with this GaveUp of them for the last time
+	EffectReset                                 // Offsets are where the group goes on: its members must be told
+	EffectTimer                                 // Timer is pending
+	EffectTimersFired                           // Count timers have fired
+	EffectTimersRolled                          // Count timers were rolled
+	EffectTimerRecalled                         // a timer was recalled
+	EffectFrozen                                // the group is frozen, by this record or one before
 )
 
 // Effect tells what a record changed. Which fields are set follows from Kind.
@@ -107,18 +132,30 @@ type Effect struct {
 	Topic       *Topic
 	Group       *SubscriptionGroup
 	Offsets     []ConsumerOffset
+	Back        []ConsumerOffset // those of Offsets that members committed below what was stored
 	Locked      []index.Key
 	Cut         ids.PhysicalOffset
+	Number      ids.QueueOffset
+	Decision    Decision
+	Checked     []ids.QueueOffset
+	GaveUp      int
+	Timer       timer.Entry
+	Count       uint32
 }
 
 // Apply carries out one record of a frame. frameTime is the frame's, in milliseconds. It returns an *UnknownCommandError,
-// a *CommandError or a *DensityError for a record that must stop the replica.
+// a *CommandError, a *DensityError or a *TimerError for a record that must stop the replica.
 func (s *State) Apply(frameTime int64, term ids.Term, r commitlog.Record) (Effect, error) {
-	if r.Version != 1 || r.Flags != 0 || r.Type < RecordMessage || r.Type > RecordLeaseExtension {
+	if r.Version != 1 || r.Flags != 0 || !knownRecord(r.Type) {
 		return Effect{}, &UnknownCommandError{Type: r.Type, Version: r.Version, Flags: r.Flags, Offset: r.Offset}
 	}
-	if r.Type == RecordMessage {
+	switch r.Type {
+	case RecordMessage:
 		return s.applyMessage(frameTime, r)
+	case RecordHalf, RecordHalfAgain:
+		return s.applyHalf(frameTime, r)
+	case RecordTimer:
+		return s.applyTimer(frameTime, r)
 	}
 	return s.applyCommand(frameTime, term, r)
 }
@@ -171,8 +208,29 @@ func (s *State) applyCommand(frameTime int64, term ids.Term, r commitlog.Record)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if end, ok := c.(transactionEnd); ok {
+		if err := s.checkEnd(end); err != nil {
+			return Effect{}, &CommandError{Type: r.Type, Offset: r.Offset, Err: err}
+		}
+	}
+	switch c := c.(type) { // what may be refused leaves the log time as it was
+	case TimerFire:
+		e, err := s.applyTimerFire(r.Offset, c)
+		if err == nil {
+			s.advance(frameTime)
+		}
+		return e, err
+	case TimerRoll:
+		e, err := s.applyTimerRoll(r.Offset, c)
+		if err == nil {
+			s.advance(frameTime)
+		}
+		return e, err
+	}
 	before := s.advance(frameTime)
 	switch c := c.(type) {
+	case TimerRecall:
+		return s.applyTimerRecall(c), nil
 	case topicPut:
 		return s.applyTopicPut(c), nil
 	case topicDelete:
@@ -182,7 +240,7 @@ func (s *State) applyCommand(frameTime int64, term ids.Term, r commitlog.Record)
 	case groupDelete:
 		return s.applyGroupDelete(c), nil
 	case offsetsCommand:
-		return s.applyOffsets(c.offsets), nil
+		return s.applyOffsets(c.offsets, false), nil
 	case lockCommand:
 		if c.unlock {
 			return s.applyUnlock(c), nil
@@ -192,6 +250,18 @@ func (s *State) applyCommand(frameTime int64, term ids.Term, r commitlog.Record)
 		return s.applyCut(c), nil
 	case leaseExtension:
 		return s.applyExtension(before, term), nil
+	case settingsPut:
+		return s.applySettings(c), nil
+	case freezeCommand:
+		return s.applyFreeze(c), nil
+	case transactionEnd:
+		return s.applyEnd(c), nil
+	case transactionChecks:
+		return s.applyChecks(c), nil
+	case resetCommand:
+		return s.applyReset(c), nil
+	case resetTaken:
+		return s.applyResetTaken(c), nil
 	}
 	panic("state: decodeCommand returned a type that Apply does not know")
 }
@@ -199,6 +269,9 @@ func (s *State) applyCommand(frameTime int64, term ids.Term, r commitlog.Record)
 // applyCut moves the front of the log and the first retained offset of the queues that lose messages by it. Neither ever
 // moves back; a long list may come in several commands with the same base.
 func (s *State) applyCut(c cutFront) Effect {
+	if s.tx.holdsFront(c.base) { // who proposes a cut has moved them before
+		return Effect{Kind: EffectNone}
+	}
 	s.cutBase = max(s.cutBase, c.base)
 	for _, m := range c.mins {
 		q, ok := s.queues.get(m.Key)
@@ -238,6 +311,6 @@ func (s *State) Clone() *State {
 		own: new(owner), time: s.time, leaseTerm: s.leaseTerm, nextTopic: s.nextTopic, cutBase: s.cutBase,
 		topicVersion: s.topicVersion, groupVersion: s.groupVersion,
 		byName: s.byName.clone(), byID: s.byID.clone(), queues: s.queues.clone(), groups: s.groups.clone(),
-		offsets: s.offsets.clone(), locks: s.locks.clone(), sweep: s.sweep,
+		offsets: s.offsets.clone(), locks: s.locks.clone(), tx: s.tx.clone(), resets: s.resets.clone(), settings: s.settings, timers: s.timers.clone(), freeze: s.freeze, sweep: s.sweep,
 	}
 }

@@ -17,6 +17,14 @@ func message(k index.Key, qo ids.QueueOffset, tags int64, size int) []byte {
 	return b
 }
 
+// halfBody returns the body of a half message.
+func halfBody(number ids.QueueOffset, group string) []byte {
+	p := HalfPrefix{Number: number, Group: group}
+	b := make([]byte, p.Size()+30)
+	p.Put(b)
+	return b
+}
+
 // apply applies one record that must succeed.
 func apply(tb testing.TB, s *State, time int64, recordType uint8, body []byte) Effect {
 	tb.Helper()
@@ -63,29 +71,40 @@ func TestRefusals(t *testing.T) {
 		body                []byte
 		ok                  func(error) bool
 	}{
-		"type 0":                {0, 1, 0, nil, unknown(0, 1, 0)},
-		"type 11":               {11, 1, 0, nil, unknown(11, 1, 0)},
-		"version 0":             {RecordTopicPut, 0, 0, nil, unknown(RecordTopicPut, 0, 0)},
-		"version 2 message":     {RecordMessage, 2, 0, message(k, 1, 0, 10), unknown(RecordMessage, 2, 0)},
-		"flags":                 {RecordTopicDelete, 1, 1, AppendTopicDelete(nil, "orders"), unknown(RecordTopicDelete, 1, 1)},
-		"offset repeated":       {RecordMessage, 1, 0, message(k, 0, 0, 10), dense(1, 0)},
-		"offset left out":       {RecordMessage, 1, 0, message(k, 2, 0, 10), dense(1, 2)},
-		"first one not 0":       {RecordMessage, 1, 0, message(index.Key{Topic: 1, Queue: 9}, 1, 0, 10), dense(0, 1)},
-		"message without head":  {RecordMessage, 1, 0, make([]byte, 23), command},
-		"negative queue":        {RecordMessage, 1, 0, message(index.Key{Topic: 1, Queue: -1}, 0, 0, 1), command},
-		"negative queue offset": {RecordMessage, 1, 0, message(k, -1, 0, 1), command},
-		"empty command":         {RecordTopicPut, 1, 0, nil, command},
-		"empty name":            {RecordTopicDelete, 1, 0, AppendTopicDelete(nil, ""), command},
-		"bytes behind":          {RecordTopicDelete, 1, 0, append(AppendTopicDelete(nil, "orders"), 0), command},
-		"length lies":           {RecordTopicDelete, 1, 0, []byte{0xff, 0xff, 0xff, 0xff, 'x'}, command},
-		"count lies":            {RecordOffsets, 1, 0, []byte{0xff, 0xff, 0xff, 0xff}, command},
-		"unknown mode":          {RecordTopicPut, 1, 0, AppendTopicPut(nil, 2, Topic{Name: "a"}), command},
-		"negative queues":       {RecordTopicPut, 1, 0, AppendTopicPut(nil, Put, Topic{Name: "a", ReadQueues: -1}), command},
-		"retry policy":          {RecordGroupPut, 1, 0, AppendGroupPut(nil, Put, SubscriptionGroup{Name: "g", RetryPolicy: RetryPolicy{Kind: 3}}), command},
-		"cut out of order":      {RecordCutFront, 1, 0, AppendCutFront(nil, 0, []QueueMin{{Key: index.Key{Topic: 2}}, {Key: k}}), command},
-		"cut below 0":           {RecordCutFront, 1, 0, AppendCutFront(nil, -1, nil), command},
-		"lease with body":       {RecordLeaseExtension, 1, 0, []byte(long), command},
-		"lock no client":        {RecordLock, 1, 0, AppendLock(nil, "g", "", nil), command},
+		"type 0":                   {0, 1, 0, nil, unknown(0, 1, 0)},
+		"type 200":                 {200, 1, 0, nil, unknown(200, 1, 0)},
+		"version 0":                {RecordTopicPut, 0, 0, nil, unknown(RecordTopicPut, 0, 0)},
+		"version 2 message":        {RecordMessage, 2, 0, message(k, 1, 0, 10), unknown(RecordMessage, 2, 0)},
+		"flags":                    {RecordTopicDelete, 1, 1, AppendTopicDelete(nil, "orders"), unknown(RecordTopicDelete, 1, 1)},
+		"offset repeated":          {RecordMessage, 1, 0, message(k, 0, 0, 10), dense(1, 0)},
+		"offset left out":          {RecordMessage, 1, 0, message(k, 2, 0, 10), dense(1, 2)},
+		"first one not 0":          {RecordMessage, 1, 0, message(index.Key{Topic: 1, Queue: 9}, 1, 0, 10), dense(0, 1)},
+		"message without head":     {RecordMessage, 1, 0, make([]byte, 23), command},
+		"negative queue":           {RecordMessage, 1, 0, message(index.Key{Topic: 1, Queue: -1}, 0, 0, 1), command},
+		"negative queue offset":    {RecordMessage, 1, 0, message(k, -1, 0, 1), command},
+		"empty command":            {RecordTopicPut, 1, 0, nil, command},
+		"empty name":               {RecordTopicDelete, 1, 0, AppendTopicDelete(nil, ""), command},
+		"bytes behind":             {RecordTopicDelete, 1, 0, append(AppendTopicDelete(nil, "orders"), 0), command},
+		"length lies":              {RecordTopicDelete, 1, 0, []byte{0xff, 0xff, 0xff, 0xff, 'x'}, command},
+		"count lies":               {RecordOffsets, 1, 0, []byte{0xff, 0xff, 0xff, 0xff}, command},
+		"unknown mode":             {RecordTopicPut, 1, 0, AppendTopicPut(nil, 2, Topic{Name: "a"}), command},
+		"negative queues":          {RecordTopicPut, 1, 0, AppendTopicPut(nil, Put, Topic{Name: "a", ReadQueues: -1}), command},
+		"retry policy":             {RecordGroupPut, 1, 0, AppendGroupPut(nil, Put, SubscriptionGroup{Name: "g", RetryPolicy: RetryPolicy{Kind: 3}}), command},
+		"cut out of order":         {RecordCutFront, 1, 0, AppendCutFront(nil, 0, []QueueMin{{Key: index.Key{Topic: 2}}, {Key: k}}), command},
+		"cut below 0":              {RecordCutFront, 1, 0, AppendCutFront(nil, -1, nil), command},
+		"lease with body":          {RecordLeaseExtension, 1, 0, []byte(long), command},
+		"commit of no transaction": {RecordTransactionEnd, 1, 0, AppendTransactionEnd(nil, 7, Committed, 1), command},
+		"commit without a topic":   {RecordTransactionEnd, 1, 0, AppendTransactionEnd(nil, 7, Committed, 0), command},
+		"no decision":              {RecordTransactionEnd, 1, 0, AppendTransactionEnd(nil, 7, Undecided, 0), command},
+		"half message left out":    {RecordHalf, 1, 0, halfBody(1, "g"), command},
+		"half without a group":     {RecordHalf, 1, 0, halfBody(0, ""), command},
+		"half too short":           {RecordHalf, 1, 0, halfBody(0, "g")[:19], command},
+		"checks out of order":      {RecordTransactionChecks, 1, 0, AppendTransactionChecks(nil, false, []ids.QueueOffset{2, 1}), command},
+		"half again too short":     {RecordHalfAgain, 1, 0, make([]byte, 7), command},
+		"no settings":              {RecordSettings, 1, 0, AppendSettings(nil, nil), command},
+		"settings out of order":    {RecordSettings, 1, 0, AppendSettings(nil, []Setting{{"b", "1"}, {"a", "1"}}), command},
+		"setting without a name":   {RecordSettings, 1, 0, AppendSettings(nil, []Setting{{"", "1"}}), command},
+		"lock no client":           {RecordLock, 1, 0, AppendLock(nil, "g", "", nil), command},
 	} {
 		r := record(c.recordType, 64, c.body)
 		r.Version, r.Flags = c.version, c.flags

@@ -97,6 +97,7 @@ func (s *State) applyTopicDelete(name string) Effect {
 	}
 	s.offsets.delWhere(s.own, &offsetKey{topic: t.ID}, func(k offsetKey, _ *queueOffsets) bool { return k.topic == t.ID })
 	s.locks.delWhere(s.own, nil, func(k lockKey, _ lease) bool { return k.Topic == t.ID })
+	s.resets.delWhere(s.own, nil, func(k lockKey, _ resetState) bool { return k.Topic == t.ID })
 	s.touchTopics()
 	return Effect{Kind: EffectTopicDeleted, Topic: &t.Topic}
 }

@@ -25,9 +25,14 @@ type naive struct {
 	next, first     map[index.Key]ids.QueueOffset
 	offsets         map[naiveOffset]ids.QueueOffset
 	locks           map[naiveLock]lease
+	resets          map[naiveOffset]resetState
+	settings        map[string]string
 	topicVersion    DataVersion
 	groupVersion    DataVersion
 	cut             ids.PhysicalOffset
+	txNext          ids.QueueOffset
+	pending         map[ids.QueueOffset]Transaction
+	ended           map[ids.QueueOffset]Decision
 }
 
 type naiveOffset struct {
@@ -41,7 +46,9 @@ func newNaive() *naive {
 	return &naive{
 		nextID: 1, topics: map[string]Topic{}, high: map[ids.TopicID]ids.QueueID{}, groups: map[string]SubscriptionGroup{},
 		next: map[index.Key]ids.QueueOffset{}, first: map[index.Key]ids.QueueOffset{},
-		offsets: map[naiveOffset]ids.QueueOffset{}, locks: map[naiveLock]lease{},
+		pending: map[ids.QueueOffset]Transaction{}, ended: map[ids.QueueOffset]Decision{},
+		offsets: map[naiveOffset]ids.QueueOffset{}, locks: map[naiveLock]lease{}, resets: map[naiveOffset]resetState{},
+		settings: map[string]string{},
 	}
 }
 
@@ -56,8 +63,11 @@ func (n *naive) byID(id ids.TopicID) (Topic, bool) {
 
 func (n *naive) copy() *naive {
 	c := *n
+	c.settings = maps.Clone(n.settings)
+	c.pending, c.ended = maps.Clone(n.pending), maps.Clone(n.ended)
 	c.topics, c.high, c.groups = maps.Clone(n.topics), maps.Clone(n.high), maps.Clone(n.groups)
 	c.next, c.first, c.offsets, c.locks = maps.Clone(n.next), maps.Clone(n.first), maps.Clone(n.offsets), maps.Clone(n.locks)
+	c.resets = maps.Clone(n.resets)
 	return &c
 }
 
@@ -106,7 +116,19 @@ func (y *story) step(tb testing.TB) (commitlog.Record, int64) {
 	before := n.time
 	var rec commitlog.Record
 	want := Effect{Kind: EffectNone}
-	switch c := y.r.IntN(100); {
+	switch c := y.r.IntN(128); {
+	case c >= 125:
+		v := Setting{fmt.Sprintf("setting-%d", y.r.IntN(3)), []string{"", "a", "b"}[y.r.IntN(3)]}
+		rec = record(RecordSettings, y.off, AppendSettings(nil, []Setting{v}))
+		if v.Value != n.settings[v.Name] {
+			want.Kind = EffectSettings
+			n.topicVersion = DataVersion{n.topicVersion.Counter + 1, frame}
+			if n.settings[v.Name] = v.Value; v.Value == "" {
+				delete(n.settings, v.Name)
+			}
+		}
+	case c >= 100:
+		rec, want = y.transaction(frame)
 	case c < 45:
 		p := MessagePrefix{Key: y.key(), TagsCode: y.r.Int64() - 1<<62}
 		p.QueueOffset = n.next[p.Key]
@@ -133,6 +155,7 @@ func (y *story) step(tb testing.TB) (commitlog.Record, int64) {
 			maps.DeleteFunc(n.first, func(k index.Key, _ ids.QueueOffset) bool { return k.Topic == t.ID })
 			maps.DeleteFunc(n.offsets, func(k naiveOffset, _ ids.QueueOffset) bool { return k.k.Topic == t.ID })
 			maps.DeleteFunc(n.locks, func(k naiveLock, _ lease) bool { return k.k.Topic == t.ID })
+			maps.DeleteFunc(n.resets, func(k naiveOffset, _ resetState) bool { return k.k.Topic == t.ID })
 			n.topicVersion = DataVersion{n.topicVersion.Counter + 1, frame}
 		}
 	case c < 63:
@@ -147,6 +170,7 @@ func (y *story) step(tb testing.TB) (commitlog.Record, int64) {
 		}
 		if clean {
 			maps.DeleteFunc(n.offsets, func(k naiveOffset, _ ids.QueueOffset) bool { return k.group == name })
+			maps.DeleteFunc(n.resets, func(k naiveOffset, _ resetState) bool { return k.group == name })
 		}
 	case c < 80:
 		var list []ConsumerOffset
@@ -157,11 +181,41 @@ func (y *story) step(tb testing.TB) (commitlog.Record, int64) {
 			if _, ok := n.byID(k.Topic); !ok || o.Offset < 0 || k.Queue >= n.high[k.Topic] {
 				continue
 			}
+			if _, pending := n.resets[naiveOffset{o.Group, k}]; pending {
+				continue
+			}
 			o.Offset = min(o.Offset, n.next[k])
+			if n.offsets[naiveOffset{o.Group, k}] > o.Offset {
+				want.Back = append(want.Back, o)
+			}
 			n.offsets[naiveOffset{o.Group, k}] = o.Offset
 			want.Kind, want.Offsets = EffectOffsets, append(want.Offsets, o)
 		}
 		rec = record(RecordOffsets, y.off, AppendOffsets(nil, list))
+	case c < 83:
+		group := y.groupName()
+		var list []ConsumerOffset
+		for range 1 + y.r.IntN(4) {
+			k := y.key()
+			o := ConsumerOffset{group, k.Topic, k.Queue, ids.QueueOffset(y.r.IntN(12))}
+			list = append(list, o)
+			if _, ok := n.byID(k.Topic); !ok || k.Queue >= n.high[k.Topic] {
+				continue
+			}
+			o.Offset = min(o.Offset, n.next[k])
+			n.offsets[naiveOffset{group, k}], n.resets[naiveOffset{group, k}] = o.Offset, resetState{o.Offset, frame}
+			want.Kind, want.Offsets = EffectReset, append(want.Offsets, o)
+		}
+		rec = record(RecordReset, y.off, AppendReset(nil, group, list))
+	case c < 86:
+		id, offset := naiveOffset{y.groupName(), y.key()}, ids.QueueOffset(y.r.IntN(12))
+		if r, ok := n.resets[id]; ok && y.r.IntN(2) == 0 {
+			offset = r.offset
+		}
+		rec = record(RecordResetTaken, y.off, AppendResetTaken(nil, id.group, id.k, offset))
+		if r, ok := n.resets[id]; ok && r.offset == offset {
+			delete(n.resets, id)
+		}
 	case c < 90:
 		group, client, list := y.groupName(), fmt.Sprintf("client-%d", y.r.IntN(3)), y.keys()
 		rec = record(RecordLock, y.off, AppendLock(nil, group, client, list))
@@ -222,6 +276,172 @@ func (y *story) step(tb testing.TB) (commitlog.Record, int64) {
 	return rec, y.wall
 }
 
+// transaction draws one of the records of transactions.
+func (y *story) transaction(frame int64) (commitlog.Record, Effect) {
+	n := y.n
+	switch c := y.r.IntN(100); {
+	case c < 40:
+		p := HalfPrefix{n.txNext, y.r.Int64N(10_000), y.groupName()}
+		body := make([]byte, p.Size()+y.r.IntN(50))
+		p.Put(body)
+		at := y.off + ids.PhysicalOffset(p.Size())
+		n.pending[p.Number] = Transaction{Number: p.Number, Group: p.Group, Origin: at, At: at, Size: uint32(len(body) - p.Size()), Stored: frame, Immunity: p.Immunity}
+		n.txNext++
+		return record(RecordHalf, y.off, body), Effect{Kind: EffectHalf, Number: p.Number}
+	case c < 50:
+		number := y.number()
+		body := make([]byte, HalfAgainPrefix+y.r.IntN(50))
+		PutHalfAgain(body, number)
+		x, ok := n.pending[number]
+		if !ok {
+			return record(RecordHalfAgain, y.off, body), Effect{}
+		}
+		x.At, x.Size = y.off+HalfAgainPrefix, uint32(len(body)-HalfAgainPrefix)
+		n.pending[number] = x
+		return record(RecordHalfAgain, y.off, body), Effect{Kind: EffectHalfAgain, Number: number}
+	case c < 75:
+		number, d, topic := y.number(), RolledBack, ids.TopicID(0)
+		_, ok := n.pending[number]
+		if ok && y.r.IntN(2) == 0 { // a commit of another one would stop the replica: TestRefusals
+			d, topic = Committed, y.key().Topic
+		}
+		rec := record(RecordTransactionEnd, y.off, AppendTransactionEnd(nil, number, d, topic))
+		if !ok {
+			return rec, Effect{}
+		}
+		if _, lives := n.byID(topic); d == Committed && !lives {
+			return rec, Effect{Kind: EffectTransactionKept, Number: number}
+		}
+		delete(n.pending, number)
+		n.ended[number] = d
+		return rec, Effect{Kind: EffectTransactionEnded, Number: number, Decision: d}
+	}
+	var list []ids.QueueOffset
+	for i := range n.txNext + 2 {
+		if y.r.IntN(2) == 0 {
+			list = append(list, i)
+		}
+	}
+	resume := y.r.IntN(10) == 0
+	e := Effect{}
+	for _, i := range list {
+		x, ok := n.pending[i]
+		if !ok || !resume && x.Checks == MaxChecks {
+			continue
+		}
+		if x.Checks++; x.Checks == MaxChecks {
+			e.GaveUp++
+		}
+		x.Checked = frame
+		if resume {
+			x.Checks, x.Checked = 0, 0
+			e.GaveUp = 0
+		}
+		n.pending[i] = x
+		e.Kind, e.Checked = EffectTransactionsChecked, append(e.Checked, i)
+	}
+	return record(RecordTransactionChecks, y.off, AppendTransactionChecks(nil, resume, list)), e
+}
+
+// TestPlacesOfHalves holds the first place of a pending half message against a look at all of them, in a state, in one that was loaded and in
+// a clone, and that what is kept for it is in proportion to what is pending.
+func TestPlacesOfHalves(t *testing.T) {
+	t.Parallel()
+	rnd := rand.New(rand.NewPCG(rand.Uint64(), 1))
+	s := New()
+	pending := map[ids.QueueOffset]ids.PhysicalOffset{}
+	off, most := ids.PhysicalOffset(64), 0
+	apply := func(kind uint8, body []byte) {
+		t.Helper()
+		if _, err := s.Apply(1000, 1, record(kind, off, body)); err != nil {
+			t.Fatal(err)
+		}
+		off += ids.PhysicalOffset(len(body)+63) &^ 7
+	}
+	some := func() (ids.QueueOffset, bool) {
+		all := slices.Sorted(maps.Keys(pending))
+		if len(all) == 0 {
+			return 0, false
+		}
+		return all[rnd.IntN(len(all))], true
+	}
+	for i := range 20_000 {
+		switch c := rnd.IntN(100); {
+		case c < 45:
+			p := HalfPrefix{Number: s.NextHalf(), Group: "pg"}
+			body := make([]byte, p.Size()+10)
+			p.Put(body)
+			pending[p.Number] = off + ids.PhysicalOffset(p.Size())
+			apply(RecordHalf, body)
+		case c < 55:
+			if n, ok := some(); ok {
+				body := make([]byte, HalfAgainPrefix+10)
+				PutHalfAgain(body, n)
+				pending[n] = off + HalfAgainPrefix
+				apply(RecordHalfAgain, body)
+			}
+		default:
+			if n, ok := some(); ok {
+				delete(pending, n)
+				apply(RecordTransactionEnd, AppendTransactionEnd(nil, n, RolledBack, 0))
+			}
+		}
+		most = max(most, len(pending))
+		if len(s.tx.places) > 2*most+leftPlaces {
+			t.Fatalf("step %d: %d places for at most %d that were pending", i, len(s.tx.places), most)
+		}
+		if i%50 != 0 {
+			continue
+		}
+		first := ids.PhysicalOffset(1 << 62)
+		for _, at := range pending {
+			first = min(first, at)
+		}
+		for _, st := range []*State{s, s.Clone(), reload(t, s)} {
+			for range 2 {
+				if st.tx.holdsFront(first) || len(pending) > 0 && !st.tx.holdsFront(first+1) {
+					t.Fatalf("step %d: the first of %d half messages does not lie at %d", i, len(pending), first)
+				}
+			}
+		}
+	}
+}
+
+// number is that of a transaction, mostly a pending one.
+func (y *story) number() ids.QueueOffset {
+	all := slices.Sorted(maps.Keys(y.n.pending))
+	if len(all) == 0 || y.r.IntN(4) == 0 {
+		return ids.QueueOffset(y.r.IntN(int(y.n.txNext) + 2))
+	}
+	return all[y.r.IntN(len(all))]
+}
+
+// checkTransactions compares every answer about transactions.
+func (n *naive) checkTransactions(s *State, same func(string, any, any)) {
+	same("next half message", s.NextHalf(), n.txNext)
+	groups, gaveUp := map[string]int{}, 0
+	for _, x := range n.pending {
+		groups[x.Group]++
+		if x.GaveUp() {
+			gaveUp++
+		}
+	}
+	pending, parked := s.PendingTransactions()
+	same("pending transactions", []int{pending, parked}, []int{len(n.pending), gaveUp})
+	for g := range 4 {
+		group := fmt.Sprintf("group-%d", g)
+		same("pending transactions of "+group, s.PendingOf(group), groups[group])
+	}
+	each := map[ids.QueueOffset]Transaction{}
+	s.EachTransaction(func(x Transaction) { each[x.Number] = x })
+	same("each transaction", each, n.pending)
+	for i := ids.QueueOffset(-1); i < n.txNext+2; i++ {
+		x, d, is, known := s.Transaction(i)
+		want, wantIs := n.pending[i]
+		same(fmt.Sprint("transaction ", i), []any{x, d, is, known}, []any{want, n.ended[i], wantIs, i >= 0 && i < n.txNext})
+	}
+}
+
 func (y *story) topicPut(frame int64) (commitlog.Record, Effect) {
 	n := y.n
 	queues := int32(1 + y.r.IntN(3))
@@ -267,6 +487,12 @@ func (y *story) groupPut(frame int64) (commitlog.Record, Effect) {
 func (y *story) cutFront() (commitlog.Record, Effect) {
 	n := y.n
 	base := ids.PhysicalOffset(y.r.Int64N(int64(y.off)))
+	if y.r.IntN(2) == 0 { // else a pending half message would nearly always be in the way
+		for _, x := range n.pending {
+			base = min(base, x.At)
+		}
+	}
+	first := maps.Clone(n.first)
 	var mins []QueueMin
 	for _, k := range slices.SortedFunc(maps.Keys(n.next), index.Key.Compare) {
 		if y.r.IntN(3) == 0 {
@@ -276,6 +502,12 @@ func (y *story) cutFront() (commitlog.Record, Effect) {
 		}
 	}
 	mins = append(mins, QueueMin{index.Key{Topic: 1 << 30, Queue: 3}, 9}) // of a topic that is gone
+	for _, x := range n.pending {
+		if x.At < base {
+			n.first = first
+			return record(RecordCutFront, y.off, AppendCutFront(nil, base, mins)), Effect{}
+		}
+	}
 	n.cut = max(n.cut, base)
 	return record(RecordCutFront, y.off, AppendCutFront(nil, base, mins)), Effect{Kind: EffectCut, Cut: n.cut}
 }
@@ -293,6 +525,11 @@ func (n *naive) check(tb testing.TB, s *State) {
 	same("topics", append([]Topic{}, s.Topics()...), append([]Topic{}, topics...))
 	groups := slices.SortedFunc(maps.Values(n.groups), func(a, b SubscriptionGroup) int { return cmp.Compare(a.Name, b.Name) })
 	same("groups", append([]SubscriptionGroup{}, s.Groups()...), append([]SubscriptionGroup{}, groups...))
+	settings := map[string]string{}
+	for _, v := range s.Settings() {
+		settings[v.Name] = v.Value
+	}
+	same("settings", settings, n.settings)
 	same("versions", []DataVersion{s.TopicVersion(), s.GroupVersion()}, []DataVersion{n.topicVersion, n.groupVersion})
 	same("time", s.Time(), n.time)
 	same("cut", s.CutBase(), n.cut)
@@ -308,6 +545,9 @@ func (n *naive) check(tb testing.TB, s *State) {
 					want, wantOK := n.offsets[naiveOffset{group, k}]
 					same("offset of "+group+" in "+k.String(), []any{got, ok}, []any{want, wantOK})
 				}
+				reset, ok := s.PendingReset(group, k)
+				wantReset, pending := n.resets[naiveOffset{group, k}]
+				same("reset of "+group+" in "+k.String(), []any{reset.Offset, reset.Time, ok}, []any{wantReset.offset, wantReset.time, pending})
 				got, ok := s.LockHolder(group, k)
 				want, held := n.locks[naiveLock{group, k}]
 				if held = held && want.expires > n.time; !held {
@@ -318,6 +558,7 @@ func (n *naive) check(tb testing.TB, s *State) {
 		}
 	}
 	n.checkLists(tb, s, same)
+	n.checkTransactions(s, same)
 }
 
 func (n *naive) checkLists(tb testing.TB, s *State, same func(string, any, any)) {
@@ -338,6 +579,7 @@ func (n *naive) checkLists(tb testing.TB, s *State, same func(string, any, any))
 		}
 	}
 	same("locks", len(s.Locks()), living)
+	same("resets", len(s.PendingResets()), len(n.resets))
 	for g := range 4 {
 		group, topics, count := fmt.Sprintf("group-%d", g), map[string]bool{}, 0
 		for k := range n.offsets {
@@ -393,6 +635,15 @@ func invariants(tb testing.TB, s *State) {
 	for k := range s.locks.all() {
 		if _, ok := s.byID.get(k.Topic); !ok {
 			fail(2, k)
+		}
+	}
+	for k, r := range s.resets.all() {
+		t, ok := s.byID.get(k.Topic)
+		if !ok {
+			fail(2, k)
+		}
+		if o, stored := s.ConsumerOffset(k.group, t.Name, k.Queue); !stored || o != r.offset {
+			fail(4, k)
 		}
 	}
 }
@@ -479,4 +730,39 @@ func TestReplicas(t *testing.T) {
 			t.Fatalf("the replicas differ after record %d of type %d", i, rec.Type)
 		}
 	}
+}
+
+// TestForgottenDecisions ends more transactions than are remembered: each decision is right or no more known, never wrong, and the memory
+// has its bound.
+func TestForgottenDecisions(t *testing.T) {
+	t.Parallel()
+	s := New()
+	x := newTransactions()
+	n := ids.QueueOffset(endedPerChunk * (endedChunks + 3))
+	for at := ids.QueueOffset(0); at < n; at += endedPerChunk { // eight of each chunk are enough
+		x.next = at + 8
+		x.ended.del(s.own, x.oldest())
+		for i := range ids.QueueOffset(8) {
+			x.decide(s.own, at+i, Decision(1+(at+i)%2))
+		}
+	}
+	x.next = n - 1
+	if x.ended.count != endedChunks {
+		t.Errorf("%d chunks are kept, want %d", x.ended.count, endedChunks)
+	}
+	x.decide(s.own, 5, Committed) // one that was pending all the time
+	s.tx = x
+	for i := ids.QueueOffset(0); i < n; i += endedPerChunk {
+		old := int64(i)/endedPerChunk <= x.oldest()
+		for j := range ids.QueueOffset(9) {
+			want := Decision(1 + (i+j)%2)
+			if old || j == 8 {
+				want = Undecided
+			}
+			if _, d, pending, known := s.Transaction(i + j); d != want || pending || known != (i+j < x.next) {
+				t.Fatalf("transaction %d: %v, pending %v, known %v; want %v", i+j, d, pending, known, want)
+			}
+		}
+	}
+	reload(t, s)
 }
