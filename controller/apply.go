@@ -44,6 +44,8 @@ func (s *State) Apply(c Command) error {
 		return s.applyNamesrv(c)
 	case *uncleanCommand:
 		return s.applyUnclean(c)
+	case *removeGroupCommand:
+		return s.applyRemoveGroup(c)
 	}
 	panic(fmt.Sprintf("controller: no way to apply a %T", c))
 }
@@ -199,7 +201,7 @@ func lostReason(r *replicaEntry, f replicaFacts) string {
 	return ""
 }
 
-// issueFirst issues epoch 1: the lowest V slots that may vote do, the others learn.
+// issueFirst issues the group's first epoch, which is 1 for a name that is new: the lowest V slots that may vote do, the others learn.
 func (s *State) issueFirst(g *groupEntry) {
 	var first voterSet
 	for i := range g.Replicas {
@@ -208,6 +210,7 @@ func (s *State) issueFirst(g *groupEntry) {
 		}
 	}
 	slices.Sort(first)
+	g.Epoch = g.After
 	s.issue(g, first)
 	g.activate()
 }
@@ -234,7 +237,7 @@ func (s *State) applyCreateGroup(c *createGroupCommand) error {
 			return refuse(ErrInvalid, "group %s: node %s has %d replicas, and no node may have more: choose another node", c.Name, n, maxReplicas)
 		}
 	}
-	if c.ID.isZero() || s.byID[ids.GroupID(c.ID)] != nil {
+	if c.ID.isZero() || s.byID[ids.GroupID(c.ID)] != nil || s.removed[c.ID] != nil {
 		return refuse(ErrInvalid, "group %s: the id %x is taken: try again", c.Name, c.ID[:])
 	}
 	g := &groupEntry{
@@ -245,6 +248,7 @@ func (s *State) applyCreateGroup(c *createGroupCommand) error {
 		MinISR:      c.MinISR,
 		SegmentSize: c.SegmentSize,
 		Async:       c.Async,
+		After:       s.after(c.Name),
 	}
 	for i, n := range c.Nodes {
 		g.Replicas = append(g.Replicas, replicaEntry{ID: s.cluster.NextReplica, Slot: ids.Slot(i + 1), Node: n, Learner: slices.Contains(c.Learners, n)})

@@ -217,6 +217,12 @@ func (s *Server) settled(p *Proposal, err error) {
 		}
 		s.log.Info().Str("group", p.group).Uint32("epoch", uint32(cmd.Epoch+1)).Stringer("voters", cmd.Voters).
 			Str("reason", cmd.Reason).Msg("the SyncStateSet changes")
+	case *removeGroupCommand:
+		if err != nil {
+			s.log.Warn().Str("group", p.group).Err(err).Msg("a frozen group was not removed")
+			return
+		}
+		s.log.Warn().Str("group", p.group).Msg("a group is removed: it was frozen")
 	case *renewCommand:
 		if err != nil {
 			s.log.Warn().Str("group", p.group).Err(err).Uint64("replica", uint64(cmd.Replica)).Msg("a lost replica got no heir")
@@ -515,11 +521,13 @@ func (c *calls) ListGroups(ctx context.Context, _ *pb.ListGroupsRequest) (*pb.Li
 // group returns one group.
 func (s *Server) group(name string) (*pb.Group, error) {
 	var out *pb.Group
-	s.readState(func(st *State) { out = s.lead.Describe(s.o.Clock(), st, name) })
-	if out == nil {
-		return nil, refuse(ErrNotFound, "group %q does not exist: create it, or look at the list of groups", cut(name))
-	}
-	return out, nil
+	var err error
+	s.readState(func(st *State) {
+		if out = s.lead.Describe(s.o.Clock(), st, name); out == nil {
+			err = st.unknownGroup(name)
+		}
+	})
+	return out, err
 }
 
 func (c *calls) ListNodes(ctx context.Context, _ *pb.ListNodesRequest) (*pb.ListNodesResponse, error) {

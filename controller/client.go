@@ -447,6 +447,24 @@ func (c *Client) Prefer(ctx context.Context, group, node string) (*pb.Group, err
 	return ask(ctx, c, pb.ControllerClient.Prefer, &pb.PreferRequest{Group: group, NodeId: node})
 }
 
+// RemoveGroup removes a group that has never been ready. Errors: ErrNotFound, ErrInvalid.
+func (c *Client) RemoveGroup(ctx context.Context, name string) error {
+	_, err := ask(ctx, c, pb.ControllerClient.RemoveGroup, &pb.RemoveGroupRequest{Name: name})
+	return err
+}
+
+// WaitRemoved polls until the controllers know the group no more, or ctx ends. Since a new group may have got its name by then, id is its id.
+func (c *Client) WaitRemoved(ctx context.Context, name string, id []byte) error {
+	_, err := c.pollGroup(ctx, name, func(g *pb.Group) bool { return string(g.GetGroupId()) != string(id) })
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("group %s is frozen, and removed by itself when the controllers hear of it: %w", name, err)
+	}
+	return nil
+}
+
 // RemoveNode forgets a node that has no replica and does not run. Errors: ErrNotFound, ErrInvalid, ErrNotNow.
 func (c *Client) RemoveNode(ctx context.Context, node string) error {
 	began := time.Now()

@@ -33,8 +33,9 @@ const (
 	typePrefer      = 11
 	typeRemoveNode  = 12
 	// 13 to 15 belong to nothing and are never given out.
-	typeUnclean = 16
-	typeNamesrv = 17
+	typeUnclean     = 16
+	typeNamesrv     = 17
+	typeRemoveGroup = 18
 )
 
 // requestID names one proposal of one life of a member.
@@ -177,6 +178,8 @@ func decodeCommand(b []byte) (requestID, Command, error) {
 		c = &namesrvCommand{}
 	case typeUnclean:
 		c = &uncleanCommand{}
+	case typeRemoveGroup:
+		c = &removeGroupCommand{}
 	default:
 		return id, nil, &UnknownCommandError{b[0], b[1]}
 	}

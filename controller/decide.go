@@ -35,6 +35,7 @@ type replicaView struct {
 	early    bool          // not heard, and had no chance to be: nothing can be said of it
 	able     bool          // it has a log and may vote: neither parked nor poisoned, and it has adopted a record
 	master   bool
+	frozen   bool // it has applied a freeze: the group is to be removed
 	leaving  bool // its process ends soon
 	told     bool // what it said is all that its log has, or it said that it has none
 	usable   bool // it could lead with the log that it told of, lost or not
@@ -80,6 +81,7 @@ type decision struct {
 	stuck    string        // why a group without master gets none
 	renew    ids.ReplicaID // not 0: its slot gets a new replica, or it is forgotten when it leaves the group
 	handOver ids.ReplicaID // not 0: the master is to hand over to it
+	remove   bool          // the group is frozen
 	unclean  ids.ReplicaID // not 0: it goes on alone though it may lack what was answered OK; stuck says why it may
 }
 
@@ -90,6 +92,8 @@ func (g *groupEntry) decide(v *groupView) decision {
 	}
 	master := g.liveMaster(v)
 	switch {
+	case v.frozen():
+		return decision{remove: true}
 	case master == 0 && v.doomed > 0:
 		return g.decideDoomed(v)
 	case g.Active < g.Epoch && master == 0:
@@ -366,5 +370,19 @@ func (g *groupEntry) waits(v *groupView, set voterSet) string {
 			missing = append(missing, fmt.Sprintf("replica %d on node %s", id, r.Node))
 		}
 	}
-	return fmt.Sprintf("%d of the voters %v are needed to elect a master; not there: %v", majority(len(set)), set, missing)
+	return fmt.Sprintf("%d of the voters %v are needed to elect a master; not there: %v%s", majority(len(set)), set, missing, g.heldByMinISR(v))
+}
+
+// heldByMinISR says which min ISR would let the others go on, who have all that was answered OK; "" when it is not the min ISR that a group
+// without master waits for.
+func (g *groupEntry) heldByMinISR(v *groupView) string {
+	for _, id := range g.Since[0] {
+		smaller, relaxed := g.Since[0].without(id), *g
+		relaxed.MinISR = len(smaller)
+		if len(smaller) > 0 && len(smaller) < g.least() && v.electable(smaller) && relaxed.mayIssue(smaller) == nil {
+			return fmt.Sprintf("; the min ISR is %d: `ledgermq admin group set-mode %s %d-%d --min-isr %d` lets the others go on, who have all that was answered OK",
+				g.MinISR, g.Name, g.Answers, g.Members, len(smaller))
+		}
+	}
+	return ""
 }

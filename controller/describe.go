@@ -85,6 +85,10 @@ func (s *State) givenUp(node ids.NodeID, reports []*pb.ReplicaReport) (out []*pb
 	for _, r := range reports {
 		var group ids.GroupID
 		copy(group[:], r.GetGroupId())
+		if e := s.removed[hexID(group)]; e != nil && len(r.GetGroupId()) == len(group) {
+			out = append(out, e.ofRemoved(r))
+			continue
+		}
 		g := s.byID[group]
 		if g == nil || r.GetReplicaId() == 0 || ids.ReplicaID(r.GetReplicaId()) >= s.cluster.NextReplica ||
 			slices.ContainsFunc(g.Replicas, func(e replicaEntry) bool { return e.Node == node }) {

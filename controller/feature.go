@@ -18,6 +18,7 @@ import (
 //
 //	1  what the first programs with replicas say and write. They know of no levels
 //	2  the level itself in the state and in a node's folder; the commands and fields that came with it
+//	3  records 11 and above in the logs of broker groups: timers and what else a group's state machine learned with them
 //
 // A new cluster begins with the newest level that all of its first controllers understand. From then on only an operator raises it
 // (`ledgermq admin cluster upgrade`), when every controller answers, every node with a replica is heard, and all of them understand the
@@ -36,8 +37,11 @@ type Level uint32
 // The levels that this program understands.
 const (
 	LeastLevel  Level = 1
-	NewestLevel Level = 2
+	NewestLevel Level = 3
 )
+
+// LevelService is from where on the logs of broker groups may have records of type 11 and above.
+const LevelService Level = 3
 
 // Levels is a range of levels, both ends included.
 type Levels struct{ Least, Newest Level }
@@ -58,7 +62,7 @@ func (l Levels) Wire() *pb.Levels {
 
 func (l Levels) has(level Level) bool { return l.Least <= level && level <= l.Newest }
 
-// String is "1..2".
+// String is "1..3".
 func (l Levels) String() string { return fmt.Sprintf("%d..%d", l.Least, l.Newest) }
 
 // Check returns an error when a program that understands these levels does not understand level.

@@ -15,7 +15,7 @@ import (
 // is three calls, with the proposals of each applied, or waited for long enough, before the next:
 //
 //	Hear ─▶ at most one proposal   what of it must survive
-//	Decide ─▶ proposals            the next epochs of the node's groups, the heirs of lost replicas
+//	Decide ─▶ proposals            the next epochs of the node's groups, the heirs of lost replicas, the end of frozen groups
 //	Wanted                         the answer
 //
 // All methods may be called from many goroutines, while the State that they are given stands still.
@@ -99,6 +99,8 @@ func (l *Leader) Decide(now time.Time, st *State, node ids.NodeID) (list []*Prop
 		}
 		var cmd Command
 		switch {
+		case d.remove:
+			cmd = &removeGroupCommand{Group: g.ID, Millis: now.UnixMilli()}
 		case d.voters != nil:
 			cmd = &issueEpochCommand{Group: g.ID, Epoch: g.Epoch, Voters: d.voters, Reason: cut(d.reason), Millis: now.UnixMilli()}
 		case d.renew != 0:

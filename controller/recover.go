@@ -101,8 +101,8 @@ func planRecovery(number uint32, token hexID, list []*pb.Testimony, stopped []id
 			known[ids.NodeID(other)] = true
 		}
 	}
-	groups := r.groups()
-	var newest ids.ReplicaID
+	newest := r.removedGroups(s)
+	groups := r.groups(s.removed)
 	for _, name := range sortedKeys(groups) {
 		for _, o := range groups[name] {
 			newest = max(newest, ids.ReplicaID(o.GetReplicaId()))
@@ -207,8 +207,33 @@ func (r *recovery) newState() *State {
 	return s
 }
 
-// groups sorts what was testified by the groups' names.
-func (r *recovery) groups() map[string][]oldReplica {
+// removedGroups finds the groups of which a node knows that they were removed, and returns the greatest replica id that they had. A node that
+// has not heard of it may have a replica of one: the group is not made again.
+func (r *recovery) removedGroups(s *State) (newest ids.ReplicaID) {
+	for _, n := range r.nodes() {
+		for _, t := range slices.Concat(r.heard[n].GetReplicas(), r.heard[n].GetRetired()) {
+			e := &removedEntry{Name: t.GetGroupName(), Millis: r.millis}
+			copy(e.ID[:], t.GetGroupId())
+			if !t.GetRemoved() || e.ID.isZero() || !groupName.MatchString(e.Name) {
+				continue
+			}
+			newest = max(newest, ids.ReplicaID(t.GetReplicaId()))
+			if record, err := raftlog.DecodeEpochRecord(t.GetEpochRecord()); err == nil && record.Group == ids.GroupID(e.ID) {
+				e.Epoch = record.Epoch
+			}
+			if known := s.removed[e.ID]; known == nil {
+				s.removed[e.ID] = e
+				r.plan.note("group %s, %v, was removed: it stays so", e.Name, ids.GroupID(e.ID))
+			} else {
+				known.Epoch = max(known.Epoch, e.Epoch)
+			}
+		}
+	}
+	return newest
+}
+
+// groups sorts what was testified by the groups' names, without those that were removed.
+func (r *recovery) groups(removed map[hexID]*removedEntry) map[string][]oldReplica {
 	p := r.plan
 	out := map[string][]oldReplica{}
 	where := map[ids.ReplicaID]ids.NodeID{}
@@ -217,6 +242,9 @@ func (r *recovery) groups() map[string][]oldReplica {
 		for _, t := range r.heard[n].GetReplicas() {
 			var group ids.GroupID
 			copy(group[:], t.GetGroupId())
+			if removed[hexID(group)] != nil {
+				continue
+			}
 			o := oldReplica{ReplicaTestimony: t, node: n}
 			id, name := ids.ReplicaID(t.GetReplicaId()), t.GetGroupName()
 			if t.GetUnready() != "" {
@@ -300,7 +328,7 @@ func (r *recovery) recoverGroup(s *State, name string, list []oldReplica) {
 		p.block("group %s: no epoch is left after %d", name, newest.Epoch)
 		return
 	}
-	g := &groupEntry{Name: name, ID: hexID(newest.Group), SegmentSize: newest.SegmentSize, Async: list[0].GetAsyncFlush()}
+	g := &groupEntry{Name: name, ID: hexID(newest.Group), SegmentSize: newest.SegmentSize, Async: list[0].GetAsyncFlush(), After: min(s.after(name), newest.Epoch)}
 	out := &pb.RecoveredGroup{Name: name, KnownEpoch: uint32(newest.Epoch)}
 	p.groups = append(p.groups, out)
 	whole := 0

@@ -449,9 +449,9 @@ func (g *groupEntry) mayMove(v *groupView, c *setModeCommand) error {
 	return refuse(ErrNotNow, "group %s has no master, and nobody could add or remove its replicas, or take that back: ask again when `ledgermq admin group show %s` names one", g.Name, g.Name)
 }
 
-// Replace returns the command that gives the place of a replica to a new one on node, "": on the same. One that lives votes until the
-// new one has caught up, if that is on another node; another one is given up at once, and so is this one with giveUp. Errors:
-// ErrNotFound, ErrInvalid, ErrNotNow.
+// Replace returns the command that gives the place of a replica to a new one on node, "": on the same. One that lives and votes does so
+// until the new one has caught up, which must be on another node; giveUp gives it up at once. Any other one is given up at once.
+// Errors: ErrNotFound, ErrInvalid, ErrNotNow.
 func (l *Leader) Replace(now time.Time, st *State, group string, id ids.ReplicaID, node ids.NodeID, reason string, giveUp bool) (Command, error) {
 	g := st.groups[group]
 	if g == nil {
@@ -474,6 +474,10 @@ func (s *State) replace(g *groupEntry, v *groupView, id ids.ReplicaID, node ids.
 		if r != nil && r.Lost == "" && g.Epoch > 0 && g.everVoted().has(id) && g.liveMaster(v) == 0 {
 			return nil, refuse(ErrNotNow, "group %s, replica %d: the group has no master, and may need this one to get one again: start the nodes of its voters; "+
 				"when they are lost for ever, see `ledgermq admin group elect-unclean`", g.Name, id)
+		}
+		if r != nil && r.Lost == "" && !giveUp && v.mayVote(id) {
+			return nil, refuse(ErrNotNow, "group %s, replica %d lives and votes, and a new one on the same node begins empty: until that has caught up the group has one copy less. "+
+				"Name another node with --on, on which the new one catches up first, or say that it is given up with --give-up", g.Name, id)
 		}
 		return &giveUpCommand{Group: g.ID, Replica: id, Heir: node, Reason: reason}, nil
 	}
@@ -555,6 +559,9 @@ func (g *groupEntry) outstanding(nodes nodeViews) (out []string) {
 		return nil
 	}
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	if slices.ContainsFunc(g.Replicas, func(r replicaEntry) bool { return nodes.of(r.Node).reports[r.ID].GetFrozen() && r.Lost == "" }) {
+		say("it is frozen, and removed")
+	}
 	current, want := g.voters(), g.modeVoters()
 	if g.Active < g.Epoch {
 		say("epoch %d has no master yet", g.Epoch)

@@ -434,4 +434,35 @@ func TestReplaceWithoutMaster(t *testing.T) {
 	if c, err := st.s.replace(st.g, &st.v, 3, "n4", "", false); err != nil || c.commandType() != typeSetMode {
 		t.Errorf("a living one of a group with a master: %v, %v", c, err)
 	}
+	// A living one would lose its copy before the new one on its node has one: only by the operator's word.
+	for _, node := range []ids.NodeID{"", "n3"} {
+		if _, err := st.s.replace(st.g, &st.v, 3, node, "", false); !errors.Is(err, ErrNotNow) || !strings.Contains(err.Error(), "--give-up") {
+			t.Errorf("a living one on %q: %v", node, err)
+		}
+		if c, err := st.s.replace(st.g, &st.v, 3, node, "", true); err != nil || c.commandType() != typeGiveUp {
+			t.Errorf("a living one on %q, given up: %v, %v", node, c, err)
+		}
+	}
+}
+
+// A group that the min ISR alone keeps from a master says which one would let the others go on.
+func TestHeldByMinISR(t *testing.T) {
+	t.Parallel()
+	const hint = "admin group set-mode"
+	st := tell(t, 2, 2, 2)
+	st.dead(1)
+	if got := st.g.waits(&st.v, st.g.voters()); !strings.Contains(got, hint+" "+st.g.Name+" 2-2 --min-isr 1") {
+		t.Errorf("one of two, min ISR 2: %s", got)
+	}
+	if err := st.setMode(SetMode{Answers: 2, Members: 2, MinISR: 1}); err != nil {
+		t.Error(err)
+	}
+	if got := st.g.waits(&st.v, st.g.voters()); strings.Contains(got, hint) {
+		t.Errorf("one of two, min ISR 1: %s", got)
+	}
+	st = tell(t, 2, 3, 2)
+	st.dead(1, 2) // the third one may lack what they had
+	if got := st.g.waits(&st.v, st.g.voters()); strings.Contains(got, hint) {
+		t.Errorf("two of three at once: %s", got)
+	}
 }

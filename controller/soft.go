@@ -222,7 +222,7 @@ func (v *replicaView) learnFrom(r *pb.ReplicaReport, lost bool) {
 	}
 	v.able = r.GetEpoch() > 0 && r.GetParked() == "" && r.GetPoisoned() == "" && !lost
 	v.master = r.GetRole() == pb.Role_ROLE_MASTER
-	v.leaving = r.GetLeaving()
+	v.leaving, v.frozen = r.GetLeaving(), r.GetFrozen() && !lost // an unclean election may have gone on without it
 	v.epoch, v.term = ids.Epoch(r.GetEpoch()), ids.Term(r.GetTerm())
 	v.lastTerm, v.last = ids.Term(r.GetLastTerm()), ids.Index(r.GetLastIndex())
 	v.terms = termsOf(r.GetTerms())
@@ -245,7 +245,7 @@ func (s *soft) begin(id ids.GroupID, d decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.plans[id]; p != nil {
-		p.campaign, p.stuck, p.proposing = d.campaign, d.stuck, d.voters != nil || d.renew != 0 || d.unclean != 0
+		p.campaign, p.stuck, p.proposing = d.campaign, d.stuck, d.voters != nil || d.renew != 0 || d.unclean != 0 || d.remove
 	}
 }
 
@@ -257,6 +257,10 @@ func (s *soft) end(now time.Time, id ids.GroupID, epoch ids.Epoch, d decision, i
 		return
 	}
 	p.proposing = false
+	if issued && d.remove {
+		delete(s.plans, id)
+		return
+	}
 	if !issued || d.voters == nil {
 		return
 	}

@@ -32,13 +32,15 @@ import (
 //     of the group with their incarnations;
 //  4. Active is at most Epoch; Since begins with the voters of Active and has those of Epoch, and no set differs from the first
 //     by more than one voter added and one removed;
-//  5. a known master is a replica of its group, and its term's epoch was issued.
+//  5. a known master is a replica of its group, and its term's epoch was issued;
+//  6. no group has the id of one that was removed.
 type State struct {
 	cluster     clusterEntry
 	nodes       map[ids.NodeID]*nodeEntry
 	controllers *controllersEntry // nil until the members change for the first time
 	groups      map[string]*groupEntry
 	byID        map[ids.GroupID]*groupEntry
+	removed     map[hexID]*removedEntry
 
 	changed map[string]bool // keys of entries that differ from what takeChanges last returned
 }
@@ -92,6 +94,7 @@ type groupEntry struct {
 	Async       bool           `json:"async,omitempty"`  // replicas acknowledge before they sync
 	Replicas    []replicaEntry `json:"replicas"`         // by slot
 	Epoch       ids.Epoch      `json:"epoch"`            // 0: pending
+	After       ids.Epoch      `json:"after,omitempty"`  // its first epoch comes after this one, the newest of a removed group of its name
 	Record      *issuedRecord  `json:"record,omitempty"` // nil: pending
 	Active      ids.Epoch      `json:"active"`           // last epoch in which a master committed an entry of its own; epoch 1 counts
 	Since       []voterSet     `json:"since,omitempty"`  // the voters of that epoch, then the other sets issued since, each once
@@ -170,6 +173,7 @@ func NewState() *State {
 		nodes:   map[ids.NodeID]*nodeEntry{},
 		groups:  map[string]*groupEntry{},
 		byID:    map[ids.GroupID]*groupEntry{},
+		removed: map[hexID]*removedEntry{},
 		changed: map[string]bool{},
 	}
 	s.touch(keyCluster)
@@ -202,6 +206,12 @@ func (s *State) value(key string) []byte {
 		v = s.controllers
 	case strings.HasPrefix(key, keyNodePrefix):
 		v = s.nodes[ids.NodeID(key[len(keyNodePrefix):])]
+	case strings.HasPrefix(key, keyRemovedPrefix):
+		var id hexID
+		if err := id.UnmarshalText([]byte(key[len(keyRemovedPrefix):])); err != nil {
+			panic(fmt.Sprintf("controller: %q is no key of a removed group: %v", key, err))
+		}
+		v = s.removed[id]
 	default:
 		v = s.groups[key[len(keyGroupPrefix):]]
 	}
@@ -218,6 +228,10 @@ func (s *State) takeChanges() []entry {
 	for _, key := range sortedKeys(s.changed) {
 		if id, node := strings.CutPrefix(key, keyNodePrefix); node && s.nodes[ids.NodeID(id)] == nil {
 			out = append(out, entry{key: key}) // removed
+			continue
+		}
+		if name, group := strings.CutPrefix(key, keyGroupPrefix); group && s.groups[name] == nil {
+			out = append(out, entry{key: key})
 			continue
 		}
 		out = append(out, entry{key, s.value(key)})
@@ -237,6 +251,9 @@ func (s *State) entries() []entry {
 	}
 	for name := range s.groups {
 		keys = append(keys, keyGroupPrefix+name)
+	}
+	for _, e := range s.removed {
+		keys = append(keys, e.key())
 	}
 	sort.Strings(keys)
 	out := make([]entry, 0, len(keys))
@@ -293,6 +310,12 @@ func stateOf(all []entry) (*State, error) {
 			}
 			s.groups[g.Name] = g
 			s.byID[ids.GroupID(g.ID)] = g
+		case strings.HasPrefix(e.key, keyRemovedPrefix):
+			r := &removedEntry{}
+			if err = strictJSON(e.value, r); err == nil && r.key() != e.key {
+				err = errors.New("it is the entry of another group")
+			}
+			s.removed[r.ID] = r
 		default:
 			err = errors.New("unknown kind of entry")
 		}
@@ -334,7 +357,7 @@ func (s *State) Check() error {
 			return fmt.Errorf("group %s: %w", name, err)
 		}
 	}
-	return nil
+	return s.checkRemoved()
 }
 
 func (s *State) checkGroup(g *groupEntry, seen map[ids.ReplicaID]string) error {
@@ -368,8 +391,8 @@ func (s *State) checkGroup(g *groupEntry, seen map[ids.ReplicaID]string) error {
 	if record == nil {
 		return fmt.Errorf("the record of epoch %d is missing", g.Epoch)
 	}
-	if record.Epoch != g.Epoch || record.Group != ids.GroupID(g.ID) || record.Cluster != ids.ClusterID(s.cluster.Cluster) {
-		return errors.New("its record is of another epoch, group or cluster")
+	if g.Epoch <= g.After || record.Epoch != g.Epoch || record.Group != ids.GroupID(g.ID) || record.Cluster != ids.ClusterID(s.cluster.Cluster) {
+		return errors.New("its record is of another epoch, group or cluster, or of an epoch before its first")
 	}
 	for _, m := range slices.Concat(record.Voters, record.Learners) {
 		r := g.replica(m.ID)

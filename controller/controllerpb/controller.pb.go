@@ -622,6 +622,7 @@ type ReplicaReport struct {
 	Terms              []*TermStart           `protobuf:"bytes,40,rep,name=terms,proto3" json:"terms,omitempty"`                                                        // the newest terms of its log, at most 64, while it hears no master
 	Fetching           *Fetching              `protobuf:"bytes,50,opt,name=fetching,proto3" json:"fetching,omitempty"`                                                  // absent while it fetches nothing of another replica
 	ScrubbedMillis     int64                  `protobuf:"varint,51,opt,name=scrubbed_millis,json=scrubbedMillis,proto3" json:"scrubbed_millis,omitempty"`               // when its sealed segments were last read through and found good, ms since 1970; 0: never
+	Frozen             bool                   `protobuf:"varint,52,opt,name=frozen,proto3" json:"frozen,omitempty"`                                                     // its log has a freeze, applied: the group is to be removed, see broker/state
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -843,6 +844,13 @@ func (x *ReplicaReport) GetScrubbedMillis() int64 {
 		return x.ScrubbedMillis
 	}
 	return 0
+}
+
+func (x *ReplicaReport) GetFrozen() bool {
+	if x != nil {
+		return x.Frozen
+	}
+	return false
 }
 
 // Fetching is how far a replica is with what it gets from another one outside of the log.
@@ -1226,6 +1234,7 @@ type WantedReplica struct {
 	Retired         bool                   `protobuf:"varint,41,opt,name=retired,proto3" json:"retired,omitempty"`                         // the replica belongs to the group no more: its folder is moved away and not reported again. Comes with lost
 	Planned         bool                   `protobuf:"varint,42,opt,name=planned,proto3" json:"planned,omitempty"`                         // with lost: an operator wanted it so
 	Revived         uint32                 `protobuf:"varint,43,opt,name=revived,proto3" json:"revived,omitempty"`                         // not 0: it won the unclean election of this epoch although its identity was lost, and goes on with what it has
+	Removed         bool                   `protobuf:"varint,44,opt,name=removed,proto3" json:"removed,omitempty"`                         // with retired: the whole group was removed
 	Wishes          *GroupWishes           `protobuf:"bytes,70,opt,name=wishes,proto3" json:"wishes,omitempty"`                            // kept by the node in case all controllers are lost; absent with retired
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1427,6 +1436,13 @@ func (x *WantedReplica) GetRevived() uint32 {
 		return x.Revived
 	}
 	return 0
+}
+
+func (x *WantedReplica) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
 }
 
 func (x *WantedReplica) GetWishes() *GroupWishes {
@@ -1736,6 +1752,7 @@ type ReplicaTestimony struct {
 	Lost          string                 `protobuf:"bytes,10,opt,name=lost,proto3" json:"lost,omitempty"`                                 // why its identity is lost; empty: it is not
 	Unready       string                 `protobuf:"bytes,11,opt,name=unready,proto3" json:"unready,omitempty"`                           // why nothing can be said of it now; empty: all is said
 	Wishes        *GroupWishes           `protobuf:"bytes,12,opt,name=wishes,proto3" json:"wishes,omitempty"`                             // as it was told last; absent: never
+	Removed       bool                   `protobuf:"varint,13,opt,name=removed,proto3" json:"removed,omitempty"`                          // its group was removed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1852,6 +1869,13 @@ func (x *ReplicaTestimony) GetWishes() *GroupWishes {
 		return x.Wishes
 	}
 	return nil
+}
+
+func (x *ReplicaTestimony) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
 }
 
 // AwaitsRecovery is the detail of an error: this controller has an empty folder and waits for Recover; nodes testify to it.
@@ -2878,6 +2902,86 @@ func (x *PreferRequest) GetNodeId() string {
 	return ""
 }
 
+type RemoveGroupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveGroupRequest) Reset() {
+	*x = RemoveGroupRequest{}
+	mi := &file_controller_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveGroupRequest) ProtoMessage() {}
+
+func (x *RemoveGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveGroupRequest.ProtoReflect.Descriptor instead.
+func (*RemoveGroupRequest) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *RemoveGroupRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type RemoveGroupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveGroupResponse) Reset() {
+	*x = RemoveGroupResponse{}
+	mi := &file_controller_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveGroupResponse) ProtoMessage() {}
+
+func (x *RemoveGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_controller_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveGroupResponse.ProtoReflect.Descriptor instead.
+func (*RemoveGroupResponse) Descriptor() ([]byte, []int) {
+	return file_controller_proto_rawDescGZIP(), []int{34}
+}
+
 type RemoveNodeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
@@ -2887,7 +2991,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_controller_proto_msgTypes[33]
+	mi := &file_controller_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2899,7 +3003,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[33]
+	mi := &file_controller_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2912,7 +3016,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{33}
+	return file_controller_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RemoveNodeRequest) GetNodeId() string {
@@ -2930,7 +3034,7 @@ type RemoveNodeResponse struct {
 
 func (x *RemoveNodeResponse) Reset() {
 	*x = RemoveNodeResponse{}
-	mi := &file_controller_proto_msgTypes[34]
+	mi := &file_controller_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2942,7 +3046,7 @@ func (x *RemoveNodeResponse) String() string {
 func (*RemoveNodeResponse) ProtoMessage() {}
 
 func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[34]
+	mi := &file_controller_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2955,7 +3059,7 @@ func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{34}
+	return file_controller_proto_rawDescGZIP(), []int{36}
 }
 
 type SetModeRequest struct {
@@ -2973,7 +3077,7 @@ type SetModeRequest struct {
 
 func (x *SetModeRequest) Reset() {
 	*x = SetModeRequest{}
-	mi := &file_controller_proto_msgTypes[35]
+	mi := &file_controller_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2985,7 +3089,7 @@ func (x *SetModeRequest) String() string {
 func (*SetModeRequest) ProtoMessage() {}
 
 func (x *SetModeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[35]
+	mi := &file_controller_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2998,7 +3102,7 @@ func (x *SetModeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetModeRequest.ProtoReflect.Descriptor instead.
 func (*SetModeRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{35}
+	return file_controller_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SetModeRequest) GetGroup() string {
@@ -3079,7 +3183,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_controller_proto_msgTypes[36]
+	mi := &file_controller_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3091,7 +3195,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[36]
+	mi := &file_controller_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3104,7 +3208,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{36}
+	return file_controller_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Group) GetName() string {
@@ -3268,7 +3372,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_controller_proto_msgTypes[37]
+	mi := &file_controller_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3280,7 +3384,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[37]
+	mi := &file_controller_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3293,7 +3397,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{37}
+	return file_controller_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Change) GetEpoch() uint32 {
@@ -3345,7 +3449,7 @@ type Master struct {
 
 func (x *Master) Reset() {
 	*x = Master{}
-	mi := &file_controller_proto_msgTypes[38]
+	mi := &file_controller_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3357,7 +3461,7 @@ func (x *Master) String() string {
 func (*Master) ProtoMessage() {}
 
 func (x *Master) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[38]
+	mi := &file_controller_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3370,7 +3474,7 @@ func (x *Master) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Master.ProtoReflect.Descriptor instead.
 func (*Master) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{38}
+	return file_controller_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Master) GetReplicaId() uint64 {
@@ -3437,7 +3541,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_controller_proto_msgTypes[39]
+	mi := &file_controller_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3449,7 +3553,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[39]
+	mi := &file_controller_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3462,7 +3566,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{39}
+	return file_controller_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Replica) GetReplicaId() uint64 {
@@ -3571,7 +3675,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_controller_proto_msgTypes[40]
+	mi := &file_controller_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3583,7 +3687,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[40]
+	mi := &file_controller_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3596,7 +3700,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{40}
+	return file_controller_proto_rawDescGZIP(), []int{42}
 }
 
 type ListGroupsResponse struct {
@@ -3608,7 +3712,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_controller_proto_msgTypes[41]
+	mi := &file_controller_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3620,7 +3724,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[41]
+	mi := &file_controller_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3633,7 +3737,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{41}
+	return file_controller_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -3652,7 +3756,7 @@ type GetGroupRequest struct {
 
 func (x *GetGroupRequest) Reset() {
 	*x = GetGroupRequest{}
-	mi := &file_controller_proto_msgTypes[42]
+	mi := &file_controller_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3664,7 +3768,7 @@ func (x *GetGroupRequest) String() string {
 func (*GetGroupRequest) ProtoMessage() {}
 
 func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[42]
+	mi := &file_controller_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3677,7 +3781,7 @@ func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetGroupRequest.ProtoReflect.Descriptor instead.
 func (*GetGroupRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{42}
+	return file_controller_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetGroupRequest) GetName() string {
@@ -3702,7 +3806,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_controller_proto_msgTypes[43]
+	mi := &file_controller_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3714,7 +3818,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[43]
+	mi := &file_controller_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3727,7 +3831,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{43}
+	return file_controller_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Node) GetNodeId() string {
@@ -3787,7 +3891,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_controller_proto_msgTypes[44]
+	mi := &file_controller_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3799,7 +3903,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[44]
+	mi := &file_controller_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3812,7 +3916,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{44}
+	return file_controller_proto_rawDescGZIP(), []int{46}
 }
 
 type ListNodesResponse struct {
@@ -3824,7 +3928,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_controller_proto_msgTypes[45]
+	mi := &file_controller_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3836,7 +3940,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[45]
+	mi := &file_controller_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3849,7 +3953,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{45}
+	return file_controller_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -3870,7 +3974,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_controller_proto_msgTypes[46]
+	mi := &file_controller_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3882,7 +3986,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[46]
+	mi := &file_controller_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3895,7 +3999,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{46}
+	return file_controller_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Member) GetId() string {
@@ -3930,7 +4034,7 @@ type ChangeNamesrvRequest struct {
 
 func (x *ChangeNamesrvRequest) Reset() {
 	*x = ChangeNamesrvRequest{}
-	mi := &file_controller_proto_msgTypes[47]
+	mi := &file_controller_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3942,7 +4046,7 @@ func (x *ChangeNamesrvRequest) String() string {
 func (*ChangeNamesrvRequest) ProtoMessage() {}
 
 func (x *ChangeNamesrvRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[47]
+	mi := &file_controller_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3955,7 +4059,7 @@ func (x *ChangeNamesrvRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeNamesrvRequest.ProtoReflect.Descriptor instead.
 func (*ChangeNamesrvRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{47}
+	return file_controller_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ChangeNamesrvRequest) GetSet() []string {
@@ -3988,7 +4092,7 @@ type ChangeNamesrvResponse struct {
 
 func (x *ChangeNamesrvResponse) Reset() {
 	*x = ChangeNamesrvResponse{}
-	mi := &file_controller_proto_msgTypes[48]
+	mi := &file_controller_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4000,7 +4104,7 @@ func (x *ChangeNamesrvResponse) String() string {
 func (*ChangeNamesrvResponse) ProtoMessage() {}
 
 func (x *ChangeNamesrvResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[48]
+	mi := &file_controller_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4013,7 +4117,7 @@ func (x *ChangeNamesrvResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeNamesrvResponse.ProtoReflect.Descriptor instead.
 func (*ChangeNamesrvResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{48}
+	return file_controller_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ChangeNamesrvResponse) GetNamesrv() []string {
@@ -4033,7 +4137,7 @@ type ChangeControllersRequest struct {
 
 func (x *ChangeControllersRequest) Reset() {
 	*x = ChangeControllersRequest{}
-	mi := &file_controller_proto_msgTypes[49]
+	mi := &file_controller_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4045,7 +4149,7 @@ func (x *ChangeControllersRequest) String() string {
 func (*ChangeControllersRequest) ProtoMessage() {}
 
 func (x *ChangeControllersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[49]
+	mi := &file_controller_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4058,7 +4162,7 @@ func (x *ChangeControllersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeControllersRequest.ProtoReflect.Descriptor instead.
 func (*ChangeControllersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{49}
+	return file_controller_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ChangeControllersRequest) GetAdd() []*Member {
@@ -4083,7 +4187,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_controller_proto_msgTypes[50]
+	mi := &file_controller_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4095,7 +4199,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[50]
+	mi := &file_controller_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4108,7 +4212,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{50}
+	return file_controller_proto_rawDescGZIP(), []int{52}
 }
 
 type MembersResponse struct {
@@ -4123,7 +4227,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_controller_proto_msgTypes[51]
+	mi := &file_controller_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4135,7 +4239,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[51]
+	mi := &file_controller_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4148,7 +4252,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{51}
+	return file_controller_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *MembersResponse) GetClusterId() []byte {
@@ -4187,7 +4291,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_controller_proto_msgTypes[52]
+	mi := &file_controller_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4199,7 +4303,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[52]
+	mi := &file_controller_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4212,7 +4316,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{52}
+	return file_controller_proto_rawDescGZIP(), []int{54}
 }
 
 type StatusResponse struct {
@@ -4235,7 +4339,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_controller_proto_msgTypes[53]
+	mi := &file_controller_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4247,7 +4351,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[53]
+	mi := &file_controller_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4260,7 +4364,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{53}
+	return file_controller_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *StatusResponse) GetId() string {
@@ -4357,7 +4461,7 @@ type IdentifyRequest struct {
 
 func (x *IdentifyRequest) Reset() {
 	*x = IdentifyRequest{}
-	mi := &file_controller_proto_msgTypes[54]
+	mi := &file_controller_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4369,7 +4473,7 @@ func (x *IdentifyRequest) String() string {
 func (*IdentifyRequest) ProtoMessage() {}
 
 func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[54]
+	mi := &file_controller_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4382,7 +4486,7 @@ func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyRequest.ProtoReflect.Descriptor instead.
 func (*IdentifyRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{54}
+	return file_controller_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *IdentifyRequest) GetId() string {
@@ -4411,7 +4515,7 @@ type IdentifyResponse struct {
 
 func (x *IdentifyResponse) Reset() {
 	*x = IdentifyResponse{}
-	mi := &file_controller_proto_msgTypes[55]
+	mi := &file_controller_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4423,7 +4527,7 @@ func (x *IdentifyResponse) String() string {
 func (*IdentifyResponse) ProtoMessage() {}
 
 func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[55]
+	mi := &file_controller_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4436,7 +4540,7 @@ func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyResponse.ProtoReflect.Descriptor instead.
 func (*IdentifyResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{55}
+	return file_controller_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *IdentifyResponse) GetId() string {
@@ -4480,7 +4584,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_controller_proto_msgTypes[56]
+	mi := &file_controller_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4492,7 +4596,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[56]
+	mi := &file_controller_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4505,7 +4609,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{56}
+	return file_controller_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Membership) GetChanged() bool {
@@ -4548,7 +4652,7 @@ type MemberIdentity struct {
 
 func (x *MemberIdentity) Reset() {
 	*x = MemberIdentity{}
-	mi := &file_controller_proto_msgTypes[57]
+	mi := &file_controller_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4560,7 +4664,7 @@ func (x *MemberIdentity) String() string {
 func (*MemberIdentity) ProtoMessage() {}
 
 func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[57]
+	mi := &file_controller_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4573,7 +4677,7 @@ func (x *MemberIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberIdentity.ProtoReflect.Descriptor instead.
 func (*MemberIdentity) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{57}
+	return file_controller_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *MemberIdentity) GetId() string {
@@ -4618,7 +4722,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_controller_proto_msgTypes[58]
+	mi := &file_controller_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4630,7 +4734,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[58]
+	mi := &file_controller_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4643,7 +4747,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{58}
+	return file_controller_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *StepRequest) GetToken() []byte {
@@ -4697,7 +4801,7 @@ type StepResponse struct {
 
 func (x *StepResponse) Reset() {
 	*x = StepResponse{}
-	mi := &file_controller_proto_msgTypes[59]
+	mi := &file_controller_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4709,7 +4813,7 @@ func (x *StepResponse) String() string {
 func (*StepResponse) ProtoMessage() {}
 
 func (x *StepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_controller_proto_msgTypes[59]
+	mi := &file_controller_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4722,7 +4826,7 @@ func (x *StepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepResponse.ProtoReflect.Descriptor instead.
 func (*StepResponse) Descriptor() ([]byte, []int) {
-	return file_controller_proto_rawDescGZIP(), []int{59}
+	return file_controller_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *StepResponse) GetRemoved() bool {
@@ -4771,7 +4875,7 @@ const file_controller_proto_rawDesc = "" +
 	"\x04zone\x18\x04 \x01(\tR\x04zone\x1a:\n" +
 	"\fClientsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xab\a\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc3\a\n" +
 	"\rReplicaReport\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -4804,7 +4908,8 @@ const file_controller_proto_rawDesc = "" +
 	"\x06looked\x18\x18 \x01(\bR\x06looked\x127\n" +
 	"\x05terms\x18( \x03(\v2!.ledgermq.controller.v1.TermStartR\x05terms\x12<\n" +
 	"\bfetching\x182 \x01(\v2 .ledgermq.controller.v1.FetchingR\bfetching\x12'\n" +
-	"\x0fscrubbed_millis\x183 \x01(\x03R\x0escrubbedMillis\"n\n" +
+	"\x0fscrubbed_millis\x183 \x01(\x03R\x0escrubbedMillis\x12\x16\n" +
+	"\x06frozen\x184 \x01(\bR\x06frozen\"n\n" +
 	"\bFetching\x12\x12\n" +
 	"\x04what\x18\x01 \x01(\tR\x04what\x12\x10\n" +
 	"\x03got\x18\x02 \x01(\x03R\x03got\x12\x12\n" +
@@ -4838,7 +4943,7 @@ const file_controller_proto_rawDesc = "" +
 	"\vcontrollers\x18\x05 \x03(\v2\x1e.ledgermq.controller.v1.MemberR\vcontrollers\x12\x14\n" +
 	"\x05level\x18\x06 \x01(\rR\x05level\x12\x18\n" +
 	"\anamesrv\x18( \x03(\tR\anamesrv\x12<\n" +
-	"\brecovery\x18F \x01(\v2 .ledgermq.controller.v1.RecoveryR\brecovery\"\xdc\x06\n" +
+	"\brecovery\x18F \x01(\v2 .ledgermq.controller.v1.RecoveryR\brecovery\"\xf6\x06\n" +
 	"\rWantedReplica\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -4869,7 +4974,8 @@ const file_controller_proto_rawDesc = "" +
 	"\aunclean\x18( \x03(\v2'.ledgermq.controller.v1.UncleanElectionR\aunclean\x12\x18\n" +
 	"\aretired\x18) \x01(\bR\aretired\x12\x18\n" +
 	"\aplanned\x18* \x01(\bR\aplanned\x12\x18\n" +
-	"\arevived\x18+ \x01(\rR\arevived\x12;\n" +
+	"\arevived\x18+ \x01(\rR\arevived\x12\x18\n" +
+	"\aremoved\x18, \x01(\bR\aremoved\x12;\n" +
 	"\x06wishes\x18F \x01(\v2#.ledgermq.controller.v1.GroupWishesR\x06wishes\"\xc4\x01\n" +
 	"\vGroupWishes\x12\x18\n" +
 	"\aanswers\x18\x01 \x01(\rR\aanswers\x12\x18\n" +
@@ -4899,7 +5005,7 @@ const file_controller_proto_rawDesc = "" +
 	"\breplicas\x18\n" +
 	" \x03(\v2(.ledgermq.controller.v1.ReplicaTestimonyR\breplicas\x12\x14\n" +
 	"\x05peers\x18\v \x03(\tR\x05peers\x12B\n" +
-	"\aretired\x18\f \x03(\v2(.ledgermq.controller.v1.ReplicaTestimonyR\aretired\"\x8b\x03\n" +
+	"\aretired\x18\f \x03(\v2(.ledgermq.controller.v1.ReplicaTestimonyR\aretired\"\xa5\x03\n" +
 	"\x10ReplicaTestimony\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\fR\agroupId\x12\x1d\n" +
 	"\n" +
@@ -4916,7 +5022,8 @@ const file_controller_proto_rawDesc = "" +
 	"\x04lost\x18\n" +
 	" \x01(\tR\x04lost\x12\x18\n" +
 	"\aunready\x18\v \x01(\tR\aunready\x12;\n" +
-	"\x06wishes\x18\f \x01(\v2#.ledgermq.controller.v1.GroupWishesR\x06wishes\"\x10\n" +
+	"\x06wishes\x18\f \x01(\v2#.ledgermq.controller.v1.GroupWishesR\x06wishes\x12\x18\n" +
+	"\aremoved\x18\r \x01(\bR\aremoved\"\x10\n" +
 	"\x0eAwaitsRecovery\"L\n" +
 	"\x0fTestifyResponse\x129\n" +
 	"\ahold_to\x18\x01 \x01(\v2 .ledgermq.controller.v1.RecoveryR\x06holdTo\"D\n" +
@@ -4999,7 +5106,10 @@ const file_controller_proto_rawDesc = "" +
 	"\alearner\x18\x03 \x01(\bR\alearner\">\n" +
 	"\rPreferRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x17\n" +
-	"\anode_id\x18\x02 \x01(\tR\x06nodeId\",\n" +
+	"\anode_id\x18\x02 \x01(\tR\x06nodeId\"(\n" +
+	"\x12RemoveGroupRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x15\n" +
+	"\x13RemoveGroupResponse\",\n" +
 	"\x11RemoveNodeRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\"\x14\n" +
 	"\x12RemoveNodeResponse\"\xb7\x01\n" +
@@ -5165,7 +5275,7 @@ const file_controller_proto_rawDesc = "" +
 	"GroupState\x12\x1b\n" +
 	"\x17GROUP_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13GROUP_STATE_PENDING\x10\x01\x12\x15\n" +
-	"\x11GROUP_STATE_READY\x10\x022\xea\x0e\n" +
+	"\x11GROUP_STATE_READY\x10\x022\xd2\x0f\n" +
 	"\n" +
 	"Controller\x12i\n" +
 	"\fRegisterNode\x12+.ledgermq.controller.v1.RegisterNodeRequest\x1a,.ledgermq.controller.v1.RegisterNodeResponse\x12`\n" +
@@ -5173,7 +5283,8 @@ const file_controller_proto_rawDesc = "" +
 	"\vCreateGroup\x12*.ledgermq.controller.v1.CreateGroupRequest\x1a\x1d.ledgermq.controller.v1.Group\x12P\n" +
 	"\aSetMode\x12&.ledgermq.controller.v1.SetModeRequest\x1a\x1d.ledgermq.controller.v1.Group\x12X\n" +
 	"\vKeepLearner\x12*.ledgermq.controller.v1.KeepLearnerRequest\x1a\x1d.ledgermq.controller.v1.Group\x12N\n" +
-	"\x06Prefer\x12%.ledgermq.controller.v1.PreferRequest\x1a\x1d.ledgermq.controller.v1.Group\x12c\n" +
+	"\x06Prefer\x12%.ledgermq.controller.v1.PreferRequest\x1a\x1d.ledgermq.controller.v1.Group\x12f\n" +
+	"\vRemoveGroup\x12*.ledgermq.controller.v1.RemoveGroupRequest\x1a+.ledgermq.controller.v1.RemoveGroupResponse\x12c\n" +
 	"\n" +
 	"RemoveNode\x12).ledgermq.controller.v1.RemoveNodeRequest\x1a*.ledgermq.controller.v1.RemoveNodeResponse\x12^\n" +
 	"\x0eReplaceReplica\x12-.ledgermq.controller.v1.ReplaceReplicaRequest\x1a\x1d.ledgermq.controller.v1.Group\x12L\n" +
@@ -5207,7 +5318,7 @@ func file_controller_proto_rawDescGZIP() []byte {
 }
 
 var file_controller_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_controller_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_controller_proto_goTypes = []any{
 	(Role)(0),                        // 0: ledgermq.controller.v1.Role
 	(GroupState)(0),                  // 1: ledgermq.controller.v1.GroupState
@@ -5244,41 +5355,43 @@ var file_controller_proto_goTypes = []any{
 	(*ReplaceReplicaRequest)(nil),    // 32: ledgermq.controller.v1.ReplaceReplicaRequest
 	(*KeepLearnerRequest)(nil),       // 33: ledgermq.controller.v1.KeepLearnerRequest
 	(*PreferRequest)(nil),            // 34: ledgermq.controller.v1.PreferRequest
-	(*RemoveNodeRequest)(nil),        // 35: ledgermq.controller.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),       // 36: ledgermq.controller.v1.RemoveNodeResponse
-	(*SetModeRequest)(nil),           // 37: ledgermq.controller.v1.SetModeRequest
-	(*Group)(nil),                    // 38: ledgermq.controller.v1.Group
-	(*Change)(nil),                   // 39: ledgermq.controller.v1.Change
-	(*Master)(nil),                   // 40: ledgermq.controller.v1.Master
-	(*Replica)(nil),                  // 41: ledgermq.controller.v1.Replica
-	(*ListGroupsRequest)(nil),        // 42: ledgermq.controller.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),       // 43: ledgermq.controller.v1.ListGroupsResponse
-	(*GetGroupRequest)(nil),          // 44: ledgermq.controller.v1.GetGroupRequest
-	(*Node)(nil),                     // 45: ledgermq.controller.v1.Node
-	(*ListNodesRequest)(nil),         // 46: ledgermq.controller.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),        // 47: ledgermq.controller.v1.ListNodesResponse
-	(*Member)(nil),                   // 48: ledgermq.controller.v1.Member
-	(*ChangeNamesrvRequest)(nil),     // 49: ledgermq.controller.v1.ChangeNamesrvRequest
-	(*ChangeNamesrvResponse)(nil),    // 50: ledgermq.controller.v1.ChangeNamesrvResponse
-	(*ChangeControllersRequest)(nil), // 51: ledgermq.controller.v1.ChangeControllersRequest
-	(*MembersRequest)(nil),           // 52: ledgermq.controller.v1.MembersRequest
-	(*MembersResponse)(nil),          // 53: ledgermq.controller.v1.MembersResponse
-	(*StatusRequest)(nil),            // 54: ledgermq.controller.v1.StatusRequest
-	(*StatusResponse)(nil),           // 55: ledgermq.controller.v1.StatusResponse
-	(*IdentifyRequest)(nil),          // 56: ledgermq.controller.v1.IdentifyRequest
-	(*IdentifyResponse)(nil),         // 57: ledgermq.controller.v1.IdentifyResponse
-	(*Membership)(nil),               // 58: ledgermq.controller.v1.Membership
-	(*MemberIdentity)(nil),           // 59: ledgermq.controller.v1.MemberIdentity
-	(*StepRequest)(nil),              // 60: ledgermq.controller.v1.StepRequest
-	(*StepResponse)(nil),             // 61: ledgermq.controller.v1.StepResponse
-	nil,                              // 62: ledgermq.controller.v1.Addresses.ClientsEntry
+	(*RemoveGroupRequest)(nil),       // 35: ledgermq.controller.v1.RemoveGroupRequest
+	(*RemoveGroupResponse)(nil),      // 36: ledgermq.controller.v1.RemoveGroupResponse
+	(*RemoveNodeRequest)(nil),        // 37: ledgermq.controller.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),       // 38: ledgermq.controller.v1.RemoveNodeResponse
+	(*SetModeRequest)(nil),           // 39: ledgermq.controller.v1.SetModeRequest
+	(*Group)(nil),                    // 40: ledgermq.controller.v1.Group
+	(*Change)(nil),                   // 41: ledgermq.controller.v1.Change
+	(*Master)(nil),                   // 42: ledgermq.controller.v1.Master
+	(*Replica)(nil),                  // 43: ledgermq.controller.v1.Replica
+	(*ListGroupsRequest)(nil),        // 44: ledgermq.controller.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),       // 45: ledgermq.controller.v1.ListGroupsResponse
+	(*GetGroupRequest)(nil),          // 46: ledgermq.controller.v1.GetGroupRequest
+	(*Node)(nil),                     // 47: ledgermq.controller.v1.Node
+	(*ListNodesRequest)(nil),         // 48: ledgermq.controller.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),        // 49: ledgermq.controller.v1.ListNodesResponse
+	(*Member)(nil),                   // 50: ledgermq.controller.v1.Member
+	(*ChangeNamesrvRequest)(nil),     // 51: ledgermq.controller.v1.ChangeNamesrvRequest
+	(*ChangeNamesrvResponse)(nil),    // 52: ledgermq.controller.v1.ChangeNamesrvResponse
+	(*ChangeControllersRequest)(nil), // 53: ledgermq.controller.v1.ChangeControllersRequest
+	(*MembersRequest)(nil),           // 54: ledgermq.controller.v1.MembersRequest
+	(*MembersResponse)(nil),          // 55: ledgermq.controller.v1.MembersResponse
+	(*StatusRequest)(nil),            // 56: ledgermq.controller.v1.StatusRequest
+	(*StatusResponse)(nil),           // 57: ledgermq.controller.v1.StatusResponse
+	(*IdentifyRequest)(nil),          // 58: ledgermq.controller.v1.IdentifyRequest
+	(*IdentifyResponse)(nil),         // 59: ledgermq.controller.v1.IdentifyResponse
+	(*Membership)(nil),               // 60: ledgermq.controller.v1.Membership
+	(*MemberIdentity)(nil),           // 61: ledgermq.controller.v1.MemberIdentity
+	(*StepRequest)(nil),              // 62: ledgermq.controller.v1.StepRequest
+	(*StepResponse)(nil),             // 63: ledgermq.controller.v1.StepResponse
+	nil,                              // 64: ledgermq.controller.v1.Addresses.ClientsEntry
 }
 var file_controller_proto_depIdxs = []int32{
 	3,  // 0: ledgermq.controller.v1.RegisterNodeRequest.levels:type_name -> ledgermq.controller.v1.Levels
 	7,  // 1: ledgermq.controller.v1.RegisterNodeRequest.recovery:type_name -> ledgermq.controller.v1.Recovery
-	48, // 2: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	50, // 2: ledgermq.controller.v1.RegisterNodeResponse.controllers:type_name -> ledgermq.controller.v1.Member
 	7,  // 3: ledgermq.controller.v1.RegisterNodeResponse.recovery:type_name -> ledgermq.controller.v1.Recovery
-	62, // 4: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
+	64, // 4: ledgermq.controller.v1.Addresses.clients:type_name -> ledgermq.controller.v1.Addresses.ClientsEntry
 	0,  // 5: ledgermq.controller.v1.ReplicaReport.role:type_name -> ledgermq.controller.v1.Role
 	12, // 6: ledgermq.controller.v1.ReplicaReport.members:type_name -> ledgermq.controller.v1.MemberReport
 	28, // 7: ledgermq.controller.v1.ReplicaReport.terms:type_name -> ledgermq.controller.v1.TermStart
@@ -5288,7 +5401,7 @@ var file_controller_proto_depIdxs = []int32{
 	3,  // 11: ledgermq.controller.v1.HeartbeatRequest.levels:type_name -> ledgermq.controller.v1.Levels
 	7,  // 12: ledgermq.controller.v1.HeartbeatRequest.recovery:type_name -> ledgermq.controller.v1.Recovery
 	15, // 13: ledgermq.controller.v1.HeartbeatResponse.replicas:type_name -> ledgermq.controller.v1.WantedReplica
-	48, // 14: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
+	50, // 14: ledgermq.controller.v1.HeartbeatResponse.controllers:type_name -> ledgermq.controller.v1.Member
 	7,  // 15: ledgermq.controller.v1.HeartbeatResponse.recovery:type_name -> ledgermq.controller.v1.Recovery
 	25, // 16: ledgermq.controller.v1.WantedReplica.others:type_name -> ledgermq.controller.v1.GroupReplica
 	29, // 17: ledgermq.controller.v1.WantedReplica.unclean:type_name -> ledgermq.controller.v1.UncleanElection
@@ -5302,70 +5415,72 @@ var file_controller_proto_depIdxs = []int32{
 	7,  // 25: ledgermq.controller.v1.TestifyResponse.hold_to:type_name -> ledgermq.controller.v1.Recovery
 	24, // 26: ledgermq.controller.v1.RecoverResponse.groups:type_name -> ledgermq.controller.v1.RecoveredGroup
 	28, // 27: ledgermq.controller.v1.UncleanElection.terms:type_name -> ledgermq.controller.v1.TermStart
-	38, // 28: ledgermq.controller.v1.ElectUncleanResponse.group:type_name -> ledgermq.controller.v1.Group
+	40, // 28: ledgermq.controller.v1.ElectUncleanResponse.group:type_name -> ledgermq.controller.v1.Group
 	1,  // 29: ledgermq.controller.v1.Group.state:type_name -> ledgermq.controller.v1.GroupState
-	41, // 30: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
-	40, // 31: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
-	39, // 32: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
+	43, // 30: ledgermq.controller.v1.Group.replicas:type_name -> ledgermq.controller.v1.Replica
+	42, // 31: ledgermq.controller.v1.Group.master:type_name -> ledgermq.controller.v1.Master
+	41, // 32: ledgermq.controller.v1.Group.changes:type_name -> ledgermq.controller.v1.Change
 	29, // 33: ledgermq.controller.v1.Group.uncleans:type_name -> ledgermq.controller.v1.UncleanElection
 	10, // 34: ledgermq.controller.v1.Replica.report:type_name -> ledgermq.controller.v1.ReplicaReport
-	38, // 35: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
+	40, // 35: ledgermq.controller.v1.ListGroupsResponse.groups:type_name -> ledgermq.controller.v1.Group
 	9,  // 36: ledgermq.controller.v1.Node.addresses:type_name -> ledgermq.controller.v1.Addresses
 	3,  // 37: ledgermq.controller.v1.Node.levels:type_name -> ledgermq.controller.v1.Levels
-	45, // 38: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
-	48, // 39: ledgermq.controller.v1.ChangeControllersRequest.add:type_name -> ledgermq.controller.v1.Member
-	48, // 40: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
-	48, // 41: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
+	47, // 38: ledgermq.controller.v1.ListNodesResponse.nodes:type_name -> ledgermq.controller.v1.Node
+	50, // 39: ledgermq.controller.v1.ChangeControllersRequest.add:type_name -> ledgermq.controller.v1.Member
+	50, // 40: ledgermq.controller.v1.MembersResponse.members:type_name -> ledgermq.controller.v1.Member
+	50, // 41: ledgermq.controller.v1.StatusResponse.members:type_name -> ledgermq.controller.v1.Member
 	3,  // 42: ledgermq.controller.v1.StatusResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	58, // 43: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
+	60, // 43: ledgermq.controller.v1.IdentifyResponse.membership:type_name -> ledgermq.controller.v1.Membership
 	3,  // 44: ledgermq.controller.v1.IdentifyResponse.levels:type_name -> ledgermq.controller.v1.Levels
-	59, // 45: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
+	61, // 45: ledgermq.controller.v1.Membership.members:type_name -> ledgermq.controller.v1.MemberIdentity
 	6,  // 46: ledgermq.controller.v1.Controller.RegisterNode:input_type -> ledgermq.controller.v1.RegisterNodeRequest
 	13, // 47: ledgermq.controller.v1.Controller.Heartbeat:input_type -> ledgermq.controller.v1.HeartbeatRequest
 	26, // 48: ledgermq.controller.v1.Controller.CreateGroup:input_type -> ledgermq.controller.v1.CreateGroupRequest
-	37, // 49: ledgermq.controller.v1.Controller.SetMode:input_type -> ledgermq.controller.v1.SetModeRequest
+	39, // 49: ledgermq.controller.v1.Controller.SetMode:input_type -> ledgermq.controller.v1.SetModeRequest
 	33, // 50: ledgermq.controller.v1.Controller.KeepLearner:input_type -> ledgermq.controller.v1.KeepLearnerRequest
 	34, // 51: ledgermq.controller.v1.Controller.Prefer:input_type -> ledgermq.controller.v1.PreferRequest
-	35, // 52: ledgermq.controller.v1.Controller.RemoveNode:input_type -> ledgermq.controller.v1.RemoveNodeRequest
-	32, // 53: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
-	27, // 54: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
-	4,  // 55: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
-	30, // 56: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
-	42, // 57: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
-	44, // 58: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
-	46, // 59: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
-	52, // 60: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
-	49, // 61: ledgermq.controller.v1.Controller.ChangeNamesrv:input_type -> ledgermq.controller.v1.ChangeNamesrvRequest
-	51, // 62: ledgermq.controller.v1.Controller.ChangeControllers:input_type -> ledgermq.controller.v1.ChangeControllersRequest
-	54, // 63: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
-	18, // 64: ledgermq.controller.v1.Controller.Testify:input_type -> ledgermq.controller.v1.Testimony
-	22, // 65: ledgermq.controller.v1.Controller.Recover:input_type -> ledgermq.controller.v1.RecoverRequest
-	56, // 66: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
-	60, // 67: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
-	8,  // 68: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
-	14, // 69: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
-	38, // 70: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
-	38, // 71: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
-	38, // 72: ledgermq.controller.v1.Controller.KeepLearner:output_type -> ledgermq.controller.v1.Group
-	38, // 73: ledgermq.controller.v1.Controller.Prefer:output_type -> ledgermq.controller.v1.Group
-	36, // 74: ledgermq.controller.v1.Controller.RemoveNode:output_type -> ledgermq.controller.v1.RemoveNodeResponse
-	38, // 75: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
-	38, // 76: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
-	5,  // 77: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
-	31, // 78: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
-	43, // 79: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
-	38, // 80: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
-	47, // 81: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
-	53, // 82: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
-	50, // 83: ledgermq.controller.v1.Controller.ChangeNamesrv:output_type -> ledgermq.controller.v1.ChangeNamesrvResponse
-	53, // 84: ledgermq.controller.v1.Controller.ChangeControllers:output_type -> ledgermq.controller.v1.MembersResponse
-	55, // 85: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
-	21, // 86: ledgermq.controller.v1.Controller.Testify:output_type -> ledgermq.controller.v1.TestifyResponse
-	23, // 87: ledgermq.controller.v1.Controller.Recover:output_type -> ledgermq.controller.v1.RecoverResponse
-	57, // 88: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
-	61, // 89: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
-	68, // [68:90] is the sub-list for method output_type
-	46, // [46:68] is the sub-list for method input_type
+	35, // 52: ledgermq.controller.v1.Controller.RemoveGroup:input_type -> ledgermq.controller.v1.RemoveGroupRequest
+	37, // 53: ledgermq.controller.v1.Controller.RemoveNode:input_type -> ledgermq.controller.v1.RemoveNodeRequest
+	32, // 54: ledgermq.controller.v1.Controller.ReplaceReplica:input_type -> ledgermq.controller.v1.ReplaceReplicaRequest
+	27, // 55: ledgermq.controller.v1.Controller.Elect:input_type -> ledgermq.controller.v1.ElectRequest
+	4,  // 56: ledgermq.controller.v1.Controller.Upgrade:input_type -> ledgermq.controller.v1.UpgradeRequest
+	30, // 57: ledgermq.controller.v1.Controller.ElectUnclean:input_type -> ledgermq.controller.v1.ElectUncleanRequest
+	44, // 58: ledgermq.controller.v1.Controller.ListGroups:input_type -> ledgermq.controller.v1.ListGroupsRequest
+	46, // 59: ledgermq.controller.v1.Controller.GetGroup:input_type -> ledgermq.controller.v1.GetGroupRequest
+	48, // 60: ledgermq.controller.v1.Controller.ListNodes:input_type -> ledgermq.controller.v1.ListNodesRequest
+	54, // 61: ledgermq.controller.v1.Controller.Members:input_type -> ledgermq.controller.v1.MembersRequest
+	51, // 62: ledgermq.controller.v1.Controller.ChangeNamesrv:input_type -> ledgermq.controller.v1.ChangeNamesrvRequest
+	53, // 63: ledgermq.controller.v1.Controller.ChangeControllers:input_type -> ledgermq.controller.v1.ChangeControllersRequest
+	56, // 64: ledgermq.controller.v1.Controller.Status:input_type -> ledgermq.controller.v1.StatusRequest
+	18, // 65: ledgermq.controller.v1.Controller.Testify:input_type -> ledgermq.controller.v1.Testimony
+	22, // 66: ledgermq.controller.v1.Controller.Recover:input_type -> ledgermq.controller.v1.RecoverRequest
+	58, // 67: ledgermq.controller.v1.Peer.Identify:input_type -> ledgermq.controller.v1.IdentifyRequest
+	62, // 68: ledgermq.controller.v1.Peer.Step:input_type -> ledgermq.controller.v1.StepRequest
+	8,  // 69: ledgermq.controller.v1.Controller.RegisterNode:output_type -> ledgermq.controller.v1.RegisterNodeResponse
+	14, // 70: ledgermq.controller.v1.Controller.Heartbeat:output_type -> ledgermq.controller.v1.HeartbeatResponse
+	40, // 71: ledgermq.controller.v1.Controller.CreateGroup:output_type -> ledgermq.controller.v1.Group
+	40, // 72: ledgermq.controller.v1.Controller.SetMode:output_type -> ledgermq.controller.v1.Group
+	40, // 73: ledgermq.controller.v1.Controller.KeepLearner:output_type -> ledgermq.controller.v1.Group
+	40, // 74: ledgermq.controller.v1.Controller.Prefer:output_type -> ledgermq.controller.v1.Group
+	36, // 75: ledgermq.controller.v1.Controller.RemoveGroup:output_type -> ledgermq.controller.v1.RemoveGroupResponse
+	38, // 76: ledgermq.controller.v1.Controller.RemoveNode:output_type -> ledgermq.controller.v1.RemoveNodeResponse
+	40, // 77: ledgermq.controller.v1.Controller.ReplaceReplica:output_type -> ledgermq.controller.v1.Group
+	40, // 78: ledgermq.controller.v1.Controller.Elect:output_type -> ledgermq.controller.v1.Group
+	5,  // 79: ledgermq.controller.v1.Controller.Upgrade:output_type -> ledgermq.controller.v1.UpgradeResponse
+	31, // 80: ledgermq.controller.v1.Controller.ElectUnclean:output_type -> ledgermq.controller.v1.ElectUncleanResponse
+	45, // 81: ledgermq.controller.v1.Controller.ListGroups:output_type -> ledgermq.controller.v1.ListGroupsResponse
+	40, // 82: ledgermq.controller.v1.Controller.GetGroup:output_type -> ledgermq.controller.v1.Group
+	49, // 83: ledgermq.controller.v1.Controller.ListNodes:output_type -> ledgermq.controller.v1.ListNodesResponse
+	55, // 84: ledgermq.controller.v1.Controller.Members:output_type -> ledgermq.controller.v1.MembersResponse
+	52, // 85: ledgermq.controller.v1.Controller.ChangeNamesrv:output_type -> ledgermq.controller.v1.ChangeNamesrvResponse
+	55, // 86: ledgermq.controller.v1.Controller.ChangeControllers:output_type -> ledgermq.controller.v1.MembersResponse
+	57, // 87: ledgermq.controller.v1.Controller.Status:output_type -> ledgermq.controller.v1.StatusResponse
+	21, // 88: ledgermq.controller.v1.Controller.Testify:output_type -> ledgermq.controller.v1.TestifyResponse
+	23, // 89: ledgermq.controller.v1.Controller.Recover:output_type -> ledgermq.controller.v1.RecoverResponse
+	59, // 90: ledgermq.controller.v1.Peer.Identify:output_type -> ledgermq.controller.v1.IdentifyResponse
+	63, // 91: ledgermq.controller.v1.Peer.Step:output_type -> ledgermq.controller.v1.StepResponse
+	69, // [69:92] is the sub-list for method output_type
+	46, // [46:69] is the sub-list for method input_type
 	46, // [46:46] is the sub-list for extension type_name
 	46, // [46:46] is the sub-list for extension extendee
 	0,  // [0:46] is the sub-list for field type_name
@@ -5382,7 +5497,7 @@ func file_controller_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_controller_proto_rawDesc), len(file_controller_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   61,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

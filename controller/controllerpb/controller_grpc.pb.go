@@ -30,6 +30,7 @@ const (
 	Controller_SetMode_FullMethodName           = "/ledgermq.controller.v1.Controller/SetMode"
 	Controller_KeepLearner_FullMethodName       = "/ledgermq.controller.v1.Controller/KeepLearner"
 	Controller_Prefer_FullMethodName            = "/ledgermq.controller.v1.Controller/Prefer"
+	Controller_RemoveGroup_FullMethodName       = "/ledgermq.controller.v1.Controller/RemoveGroup"
 	Controller_RemoveNode_FullMethodName        = "/ledgermq.controller.v1.Controller/RemoveNode"
 	Controller_ReplaceReplica_FullMethodName    = "/ledgermq.controller.v1.Controller/ReplaceReplica"
 	Controller_Elect_FullMethodName             = "/ledgermq.controller.v1.Controller/Elect"
@@ -71,6 +72,9 @@ type ControllerClient interface {
 	KeepLearner(ctx context.Context, in *KeepLearnerRequest, opts ...grpc.CallOption) (*Group, error)
 	// Prefer names the node whose replica is to be master when several may be. It moves nothing. NOT_FOUND, INVALID_ARGUMENT.
 	Prefer(ctx context.Context, in *PreferRequest, opts ...grpc.CallOption) (*Group, error)
+	// RemoveGroup removes a group that waits for its nodes and has never been ready. Another one removes itself once its master has frozen
+	// it: from then on it is NOT_FOUND. NOT_FOUND; INVALID_ARGUMENT: it was ready.
+	RemoveGroup(ctx context.Context, in *RemoveGroupRequest, opts ...grpc.CallOption) (*RemoveGroupResponse, error)
 	// RemoveNode forgets a node. NOT_FOUND; INVALID_ARGUMENT: it has replicas; ABORTED: it lives.
 	RemoveNode(ctx context.Context, in *RemoveNodeRequest, opts ...grpc.CallOption) (*RemoveNodeResponse, error)
 	// ReplaceReplica gives the place of a replica to a new, empty one, which learns from the others. One that lives, with the new one on
@@ -173,6 +177,16 @@ func (c *controllerClient) Prefer(ctx context.Context, in *PreferRequest, opts .
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Group)
 	err := c.cc.Invoke(ctx, Controller_Prefer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controllerClient) RemoveGroup(ctx context.Context, in *RemoveGroupRequest, opts ...grpc.CallOption) (*RemoveGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveGroupResponse)
+	err := c.cc.Invoke(ctx, Controller_RemoveGroup_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -344,6 +358,9 @@ type ControllerServer interface {
 	KeepLearner(context.Context, *KeepLearnerRequest) (*Group, error)
 	// Prefer names the node whose replica is to be master when several may be. It moves nothing. NOT_FOUND, INVALID_ARGUMENT.
 	Prefer(context.Context, *PreferRequest) (*Group, error)
+	// RemoveGroup removes a group that waits for its nodes and has never been ready. Another one removes itself once its master has frozen
+	// it: from then on it is NOT_FOUND. NOT_FOUND; INVALID_ARGUMENT: it was ready.
+	RemoveGroup(context.Context, *RemoveGroupRequest) (*RemoveGroupResponse, error)
 	// RemoveNode forgets a node. NOT_FOUND; INVALID_ARGUMENT: it has replicas; ABORTED: it lives.
 	RemoveNode(context.Context, *RemoveNodeRequest) (*RemoveNodeResponse, error)
 	// ReplaceReplica gives the place of a replica to a new, empty one, which learns from the others. One that lives, with the new one on
@@ -409,6 +426,9 @@ func (UnimplementedControllerServer) KeepLearner(context.Context, *KeepLearnerRe
 }
 func (UnimplementedControllerServer) Prefer(context.Context, *PreferRequest) (*Group, error) {
 	return nil, status.Error(codes.Unimplemented, "method Prefer not implemented")
+}
+func (UnimplementedControllerServer) RemoveGroup(context.Context, *RemoveGroupRequest) (*RemoveGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveGroup not implemented")
 }
 func (UnimplementedControllerServer) RemoveNode(context.Context, *RemoveNodeRequest) (*RemoveNodeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RemoveNode not implemented")
@@ -577,6 +597,24 @@ func _Controller_Prefer_Handler(srv interface{}, ctx context.Context, dec func(i
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ControllerServer).Prefer(ctx, req.(*PreferRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Controller_RemoveGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControllerServer).RemoveGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Controller_RemoveGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControllerServer).RemoveGroup(ctx, req.(*RemoveGroupRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -863,6 +901,10 @@ var Controller_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Prefer",
 			Handler:    _Controller_Prefer_Handler,
+		},
+		{
+			MethodName: "RemoveGroup",
+			Handler:    _Controller_RemoveGroup_Handler,
 		},
 		{
 			MethodName: "RemoveNode",
