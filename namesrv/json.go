@@ -70,7 +70,12 @@ func (d dialect) appendRoute(dst []byte, r TopicRoute) []byte {
 		}
 		dst = d.appendBroker(dst, b)
 	}
-	dst = append(dst, `],"filterServerTable":{},"queueDatas":[`...)
+	dst = append(dst, `],"filterServerTable":{},`...)
+	if r.Order != "" {
+		dst = append(dst, `"orderTopicConf":`...)
+		dst = append(appendString(dst, r.Order), ',')
+	}
+	dst = append(dst, `"queueDatas":[`...)
 	for i, q := range r.Queues {
 		if i > 0 {
 			dst = append(dst, ',')

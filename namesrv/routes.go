@@ -107,12 +107,13 @@ type Routes struct {
 }
 
 type group struct {
-	name    string
-	cluster string
-	zone    string
-	acting  bool
-	places  map[ids.BrokerID]*place
-	addrs   map[string]*place // the same places by address
+	name      string
+	cluster   string
+	zone      string
+	acting    bool
+	protected bool // an operator took writability out of its routes
+	places    map[ids.BrokerID]*place
+	addrs     map[string]*place // the same places by address
 
 	// Terms outlive what they came with, so that a late event of a lower term finds them.
 	termOfPlace map[ids.BrokerID]ids.Term

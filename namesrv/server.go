@@ -27,6 +27,9 @@ type Options struct {
 	// ready after ReadyAfter.
 	Known func(ctx context.Context) (groups []string, err error)
 
+	// Cluster answers what RocketMQ's tools ask a controller. nil: such requests are refused.
+	Cluster Cluster
+
 	Expiry     time.Duration // a broker that is silent for longer is dropped; default 120 s
 	ScanEvery  time.Duration // how often silent brokers are looked for; default 5 s
 	ReadyAfter time.Duration // the server is ready after this in any case; default 35 s, a little more than brokers' 30 s

@@ -151,8 +151,8 @@ func TestServeRoutes(t *testing.T) {
 	if resp := call(t, user, remoting.GetRouteInfoByTopic, nil, "topic", "orders"); resp.Code != remoting.TopicNotExist {
 		t.Fatalf("deleted topic: code %d", resp.Code)
 	}
-	if resp := call(t, user, remoting.PutKVConfig, nil); resp.Code != remoting.RequestCodeNotSupported {
-		t.Fatalf("request 100: code %d", resp.Code)
+	if resp := call(t, user, remoting.RegisterTopicInNamesrv, nil); resp.Code != remoting.RequestCodeNotSupported {
+		t.Fatalf("request 217: code %d", resp.Code)
 	}
 	if st := s.Stats(); st.Groups != 1 || st.Addresses != 2 || st.Topics != 2 || st.Requests[RequestKey{"REGISTER_BROKER", 0}] != 2 || st.Requests[RequestKey{"other", 3}] != 1 {
 		t.Fatalf("stats %+v", st)

@@ -24,6 +24,9 @@ type BrokerAddr struct {
 	Addr string
 }
 
+// permWrite is the bit of a topic's permission that lets producers send.
+const permWrite = 2
+
 // QueueData is the share of one broker group in a topic.
 type QueueData struct {
 	Group       string
@@ -37,6 +40,7 @@ type QueueData struct {
 type TopicRoute struct {
 	Queues  []QueueData
 	Brokers []BrokerData
+	Order   string // how many queues each group has of an ordered topic
 }
 
 // Topic returns the route of a topic and false when no group with an address has it. A group whose master is away is there
@@ -49,11 +53,15 @@ func (r *Routes) Topic(name string) (TopicRoute, bool) {
 	route := TopicRoute{Queues: make([]QueueData, 0, len(list)), Brokers: make([]BrokerData, 0, len(list))}
 	for _, g := range list {
 		t := g.topics[name]
+		if g.protected {
+			t.Perm &^= permWrite
+		}
 		route.Queues = append(route.Queues, QueueData{
 			Group: g.name, ReadQueues: t.ReadQueues, WriteQueues: t.WriteQueues, Perm: t.Perm, SysFlag: t.SysFlag,
 		})
 		route.Brokers = append(route.Brokers, g.data)
 	}
+	route.Order = r.OrderConf(name)
 	return route, true
 }
 
