@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/remoting"
@@ -27,13 +28,46 @@ type TopicSpec struct {
 // GroupSpec is a consumer group to create or change. The zero value of a field is RocketMQ's default.
 type GroupSpec struct {
 	Name             string
-	Disabled         bool     // consuming is refused
-	NoBroadcast      bool     // broadcasting is refused
-	RetryQueues      int32    // default 1
-	RetryMaxTimes    int32    // default 16
+	Disabled         bool   // consuming is refused
+	NoBroadcast      bool   // broadcasting is refused
+	RetryQueues      int32  // default 1
+	RetryMaxTimes    *int32 // 0: the first failure is a dead letter. Default 16
+	RetryPolicy      RetryPolicy
 	BrokerGroups     []string // default all
 	ConsumeOrderly   bool
 	DoNotNotifyPeers bool // members are not told when others come and go
+}
+
+// RetryPolicy says when a message comes again that a consumer left to the broker. One of its two forms is used; the zero value is the delay
+// levels from 10 s on.
+type RetryPolicy struct {
+	Delays       []time.Duration // before the first try, the second one, …; the last one counts for all that follow. At most MaxRetryDelays
+	Initial, Max time.Duration   // or the first delay, each further one Multiplier times as long, none longer than Max
+	Multiplier   int64           // at least 1; 0: no such policy
+}
+
+// MaxRetryDelays bounds the delays of a RetryPolicy.
+const MaxRetryDelays = 62
+
+// wire is RocketMQ's GroupRetryPolicy, nil for none. Its customized one begins with the third delay.
+func (p *RetryPolicy) wire() (any, error) {
+	switch {
+	case len(p.Delays) > 0 && p.Multiplier != 0:
+		return nil, errors.New("a retry policy has delays or a multiplier, not both")
+	case len(p.Delays) > MaxRetryDelays:
+		return nil, fmt.Errorf("a retry policy has %d delays, at most %d are allowed", len(p.Delays), MaxRetryDelays)
+	case len(p.Delays) > 0:
+		next := []int64{p.Delays[0].Milliseconds(), p.Delays[0].Milliseconds()}
+		for _, d := range p.Delays {
+			next = append(next, d.Milliseconds())
+		}
+		return map[string]any{"type": "CUSTOMIZED", "customizedRetryPolicy": map[string]any{"next": next}}, nil
+	case p.Multiplier != 0:
+		return map[string]any{"type": "EXPONENTIAL", "exponentialRetryPolicy": map[string]any{
+			"initial": p.Initial.Milliseconds(), "max": p.Max.Milliseconds(), "multiplier": p.Multiplier,
+		}}, nil
+	}
+	return nil, nil
 }
 
 // GroupResult is how a change went in one broker group.
@@ -78,6 +112,30 @@ func (c *Client) CreateTopic(ctx context.Context, spec TopicSpec) ([]GroupResult
 	})
 }
 
+// TopicIn returns a topic as one broker group has it, false when it has none. A broker of RocketMQ 4 cannot tell, and counts as without it.
+func (c *Client) TopicIn(ctx context.Context, group, name string) (TopicSpec, bool, error) {
+	req := remoting.NewRequest(remoting.GetTopicConfig)
+	req.Set("topic", name)
+	resp, err := c.answerOfGroup(ctx, group, req)
+	var code *CodeError
+	if errors.As(err, &code) && (code.Code == remoting.TopicNotExist || code.Code == remoting.RequestCodeNotSupported) {
+		return TopicSpec{}, false, nil
+	}
+	if err != nil {
+		return TopicSpec{}, false, fmt.Errorf("topic %s: group %s: %w", name, group, err)
+	}
+	var in struct {
+		Read  int32 `json:"readQueueNums"`
+		Write int32 `json:"writeQueueNums"`
+		Perm  int32 `json:"perm"`
+		Order bool  `json:"order"`
+	}
+	if err := decodeLax(resp.Body, &in); err != nil {
+		return TopicSpec{}, false, fmt.Errorf("topic %s: group %s: %w", name, group, err)
+	}
+	return TopicSpec{Name: name, ReadQueues: in.Read, WriteQueues: in.Write, Perm: in.Perm, Order: in.Order, Groups: []string{group}}, true, nil
+}
+
 // DeleteTopic deletes a topic in all broker groups, and then in the name servers. A name server that cannot be reached does
 // not count: it learns of it from the brokers.
 func (c *Client) DeleteTopic(ctx context.Context, name string) ([]GroupResult, error) {
@@ -110,15 +168,23 @@ func (c *Client) CreateGroup(ctx context.Context, spec GroupSpec) ([]GroupResult
 	if spec.RetryQueues == 0 {
 		spec.RetryQueues = 1
 	}
-	if spec.RetryMaxTimes == 0 {
-		spec.RetryMaxTimes = 16
+	if spec.RetryMaxTimes == nil {
+		spec.RetryMaxTimes = new(int32(16))
 	}
-	body, err := json.Marshal(map[string]any{
+	policy, err := spec.RetryPolicy.wire()
+	if err != nil {
+		return nil, fmt.Errorf("create group %s: %w", spec.Name, err)
+	}
+	config := map[string]any{
 		"groupName": spec.Name, "consumeEnable": !spec.Disabled, "consumeFromMinEnable": true,
 		"consumeBroadcastEnable": !spec.NoBroadcast, "consumeMessageOrderly": spec.ConsumeOrderly,
-		"retryQueueNums": spec.RetryQueues, "retryMaxTimes": spec.RetryMaxTimes, "brokerId": 0, "whichBrokerWhenConsumeSlowly": 1,
+		"retryQueueNums": spec.RetryQueues, "retryMaxTimes": *spec.RetryMaxTimes, "brokerId": 0, "whichBrokerWhenConsumeSlowly": 1,
 		"notifyConsumerIdsChangedEnable": !spec.DoNotNotifyPeers, "groupSysFlag": 0, "consumeTimeoutMinute": 15,
-	})
+	}
+	if policy != nil {
+		config["groupRetryPolicy"] = policy
+	}
+	body, err := json.Marshal(config)
 	if err != nil {
 		return nil, fmt.Errorf("create group %s: %w", spec.Name, err)
 	}
@@ -131,6 +197,11 @@ func (c *Client) CreateGroup(ctx context.Context, spec GroupSpec) ([]GroupResult
 
 // everyGroup sends one request to the master of each broker group, or of those named in only.
 func (c *Client) everyGroup(ctx context.Context, what string, only []string, build func() *remoting.Command) ([]GroupResult, error) {
+	return c.inGroups(ctx, what, only, func(group string) error { return c.askGroup(ctx, group, build()) })
+}
+
+// inGroups does something in each broker group, or in those named in only, one after the other.
+func (c *Client) inGroups(ctx context.Context, what string, only []string, do func(group string) error) ([]GroupResult, error) {
 	cluster, err := c.Cluster(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
@@ -149,7 +220,7 @@ func (c *Client) everyGroup(ctx context.Context, what string, only []string, bui
 		if len(only) > 0 && !slices.Contains(only, g.Group) {
 			continue
 		}
-		err := c.askGroup(ctx, g.Group, build())
+		err := do(g.Group)
 		results = append(results, GroupResult{Group: g.Group, Err: err})
 		if err != nil {
 			faults = append(faults, fmt.Errorf("%s: group %s: %w", what, g.Group, err))
@@ -160,6 +231,12 @@ func (c *Client) everyGroup(ctx context.Context, what string, only []string, bui
 
 // askGroup is askMaster by a group's name alone: a change is safe to send twice.
 func (c *Client) askGroup(ctx context.Context, group string, req *remoting.Command) error {
+	_, err := c.answerOfGroup(ctx, group, req)
+	return err
+}
+
+// answerOfGroup is askGroup for who wants the answer.
+func (c *Client) answerOfGroup(ctx context.Context, group string, req *remoting.Command) (*remoting.Command, error) {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
 	for wait := c.newBackoff(); ; {
@@ -174,15 +251,15 @@ func (c *Client) askGroup(ctx context.Context, group string, req *remoting.Comma
 				c.heard(group, addr, resp)
 			}
 			if err == nil {
-				return nil
+				return resp, nil
 			}
 			var code *CodeError
 			if errors.As(err, &code) && !code.passes() {
-				return err
+				return nil, err
 			}
 		}
 		if !wait.pause(ctx) {
-			return ended(ctx, err)
+			return nil, ended(ctx, err)
 		}
 		if _, again := c.Cluster(ctx); again != nil && ctx.Err() == nil {
 			c.o.logger.Debug().Err(again).Msg("the list of broker groups was not refreshed")

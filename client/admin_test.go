@@ -1,6 +1,7 @@
 package client
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -78,6 +79,29 @@ func TestAdmin(t *testing.T) {
 	}
 	if list, err := c.TopicList(ctx); err != nil || fmt.Sprint(list) != "[x]" {
 		t.Fatalf("topics %v, %v", list, err)
+	}
+}
+
+// What a retry policy means is what RocketMQ's brokers make of it: a customized one begins with its third delay.
+func TestRetryPolicyOnTheWire(t *testing.T) {
+	t.Parallel()
+	for want, p := range map[string]RetryPolicy{
+		`null`: {},
+		`{"customizedRetryPolicy":{"next":[1000,1000,1000,10000]},"type":"CUSTOMIZED"}`:                 {Delays: []time.Duration{time.Second, 10 * time.Second}},
+		`{"exponentialRetryPolicy":{"initial":5000,"max":7200000,"multiplier":2},"type":"EXPONENTIAL"}`: {Initial: 5 * time.Second, Max: 2 * time.Hour, Multiplier: 2},
+	} {
+		w, err := p.wire()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := json.Marshal(w); err != nil || string(got) != want {
+			t.Errorf("%s, %v: want %s", got, err, want)
+		}
+	}
+	for _, p := range []RetryPolicy{{Delays: make([]time.Duration, MaxRetryDelays+1)}, {Delays: make([]time.Duration, 1), Multiplier: 2}} {
+		if w, err := p.wire(); err == nil {
+			t.Errorf("%+v became %v", p, w)
+		}
 	}
 }
 

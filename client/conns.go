@@ -59,6 +59,22 @@ func (p *conns) call(ctx context.Context, addr string, req *remoting.Command) (*
 	}
 }
 
+// oneWay sends what nobody answers. The error is errNotSent.
+func (p *conns) oneWay(ctx context.Context, addr string, req *remoting.Command) error {
+	for try := 0; ; try++ {
+		cl, fresh, err := p.get(ctx, addr)
+		if err != nil {
+			return fmt.Errorf("%w: %s: %w", errNotSent, addr, err)
+		}
+		if err = cl.OneWay(req); err == nil {
+			return nil
+		}
+		if fresh || try > 0 || !cl.Closed() {
+			return fmt.Errorf("%w: %s: %w", errNotSent, addr, err)
+		}
+	}
+}
+
 // get returns the open connection to addr, or makes it.
 func (p *conns) get(ctx context.Context, addr string) (cl *remoting.Client, fresh bool, err error) {
 	p.mu.Lock()

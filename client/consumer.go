@@ -69,8 +69,8 @@ func FromEnd() SubscribeOption { return func(o *subscribeOptions) { o.fromEnd = 
 // consumer notices that a broker hangs: this and 3 s more.
 func WithPollWait(d time.Duration) SubscribeOption { return func(o *subscribeOptions) { o.wait = d } }
 
-// Subscribe begins to read. ctx bounds only the beginning; Close ends the consumer. The error is ErrTopicNotFound, or that of
-// ctx.
+// Subscribe begins to read. ctx bounds only the beginning; Close ends the consumer. The error is ErrTopicNotFound, ErrNotReadable, or
+// that of ctx.
 func (c *Client) Subscribe(ctx context.Context, group, topic string, opts ...SubscribeOption) (*Consumer, error) {
 	o := subscribeOptions{tags: tagsAll, wait: 5 * time.Second, most: 32}
 	for _, opt := range opts {
@@ -81,16 +81,18 @@ func (c *Client) Subscribe(ctx context.Context, group, topic string, opts ...Sub
 		position: map[QueueRef]ids.QueueOffset{}, committed: map[QueueRef]ids.QueueOffset{}, waiting: map[QueueRef]error{},
 	}
 	queues := o.queues
-	for wait := c.newBackoff(); len(queues) == 0; {
+	for wait, try := c.newBackoff(), 0; len(queues) == 0; try++ {
 		r, err := c.fetchRoute(ctx, topic)
 		if err == nil {
-			if queues = readQueues(r); len(queues) == 0 {
-				err = ErrNoMaster
-			} else {
+			if queues = readQueues(r); len(queues) > 0 {
 				break
 			}
+			if err = ErrNoMaster; len(r.Groups) > 0 {
+				err = ErrNotReadable
+			}
 		}
-		if errors.Is(err, ErrTopicNotFound) || errors.Is(err, ErrClosed) {
+		// That a topic is not readable is believed when a second route says so: the first one may be of a moment ago.
+		if errors.Is(err, ErrTopicNotFound) || errors.Is(err, ErrClosed) || errors.Is(err, ErrNotReadable) && try > 0 {
 			return nil, fmt.Errorf("subscribe to %s: %w", topic, err)
 		}
 		if !wait.pause(ctx) {
@@ -125,7 +127,7 @@ func (k *Consumer) run(queues []QueueRef) {
 	defer k.mu.Unlock()
 	for _, q := range queues {
 		if !k.running[q] {
-			k.running[q] = true
+			k.running[q], k.waiting[q] = true, errNoAnswer
 			k.wg.Add(1)
 			go k.fetch(q)
 		}
@@ -163,6 +165,9 @@ func (k *Consumer) Poll(ctx context.Context) ([]Message, error) {
 			}
 			k.mu.Lock()
 			k.position[b.queue] = b.next
+			if len(b.messages) == 0 { // a reset may have moved it: what was committed before does not count then
+				delete(k.committed, b.queue)
+			}
 			k.mu.Unlock()
 			if len(b.messages) > 0 {
 				return b.messages, nil
@@ -188,7 +193,11 @@ func (k *Consumer) Commit(ctx context.Context) error {
 	k.mu.Unlock()
 	var faults []error
 	for q, next := range todo {
-		if err := k.c.CommitOffset(ctx, k.group, q, next); err != nil {
+		err := k.c.CommitOffset(ctx, k.group, q, next)
+		if errors.Is(err, ErrResetPending) { // the next batch is of where the group was reset to
+			continue
+		}
+		if err != nil {
 			faults = append(faults, fmt.Errorf("commit %v at %d: %w", q, next, err))
 			continue
 		}
@@ -211,7 +220,7 @@ func (k *Consumer) Positions() map[QueueRef]ids.QueueOffset {
 }
 
 // Waiting tells of which broker groups nothing new can come now, and why: ErrNoMaster, which is also said while a slave is
-// read, or what became of the last pull. It is empty while all is well.
+// read, what became of the last pull, or that no answer has come at all. It is empty while all is well.
 func (k *Consumer) Waiting() map[string]error {
 	k.mu.Lock()
 	queues := make(map[QueueRef]error, len(k.running)) // all of them, with what is noted
@@ -362,6 +371,9 @@ func (k *Consumer) start(q QueueRef) (ids.QueueOffset, bool) {
 		}
 	}
 }
+
+// errNoAnswer is why a queue waits that has just begun to be read.
+var errNoAnswer = errors.New("no answer yet")
 
 // startPatience is how long start waits for a master until it notes that there is none. A broker answers within 2.5 s.
 const startPatience = 3 * time.Second

@@ -188,6 +188,26 @@ func TestConsumerTellsWhatItWaitsFor(t *testing.T) {
 	eventually(t, "it does not wait any more", well)
 }
 
+// TestConsumerWaitsFromTheStart holds that a queue of which nothing was heard yet counts as one that cannot be read.
+func TestConsumerWaitsFromTheStart(t *testing.T) {
+	t.Parallel()
+	ns, _ := startNamesrv(t, nil)
+	b := startBroker(t, "g1", newFakeLog())
+	b.register(ns, 0, 5, topic("orders", 1), topic("x", 1))
+	b.setHook(func(_ *remoting.Conn, req *remoting.Command) bool { return req.Code == remoting.QueryConsumerOffset }) // it hangs
+	c := newClient(t, []string{ns})
+	k, err := c.Subscribe(within(t, patience), "cg", "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	if w := k.Waiting(); len(w) != 1 || w["g1"] == nil {
+		t.Errorf("it waits for %v, want group g1", w)
+	}
+	b.setHook(nil)
+	eventually(t, "it does not wait", func() bool { return len(k.Waiting()) == 0 })
+}
+
 func TestConsumerReadsFromASlave(t *testing.T) {
 	t.Parallel()
 	ns, _ := startNamesrv(t, nil)
@@ -302,6 +322,27 @@ func TestConsumerIsTold(t *testing.T) {
 	if _, err := c.Subscribe(within(t, patience), "cg", "nothing"); !errors.Is(err, ErrTopicNotFound) {
 		t.Fatalf("subscribe to nothing: %v", err)
 	}
+}
+
+// TestConsumerOfWriteOnlyTopic holds that a topic that nobody may read is told as such at once.
+func TestConsumerOfWriteOnlyTopic(t *testing.T) {
+	t.Parallel()
+	ns, _ := startNamesrv(t, nil)
+	b := startBroker(t, "g1", newFakeLog())
+	writeOnly := topic("orders", 1)
+	writeOnly.Perm = permWrite
+	b.register(ns, 0, 5, writeOnly, topic("x", 1))
+	c := newClient(t, []string{ns})
+	ctx := within(t, patience)
+	if _, err := c.Subscribe(ctx, "cg", "orders"); !errors.Is(err, ErrNotReadable) || errors.Is(err, ErrNoMaster) || ctx.Err() != nil {
+		t.Errorf("subscribe: %v, %v", err, ctx.Err())
+	}
+	b.register(ns, 0, 6, topic("orders", 1), topic("x", 1))
+	k, err := c.Subscribe(within(t, patience), "cg", "orders")
+	if err != nil {
+		t.Fatalf("after it was made readable: %v", err)
+	}
+	k.Close()
 }
 
 func TestConsumerFindsNewQueues(t *testing.T) {

@@ -19,6 +19,7 @@ var (
 var (
 	ErrTopicNotFound = errors.New("no such topic")
 	ErrNotWritable   = errors.New("it is not writable") // a topic
+	ErrNotReadable   = errors.New("it is not readable") // a topic
 	ErrNoMaster      = errors.New("the broker group has no master")
 	ErrNotReady      = errors.New("the name server is not ready")
 	ErrNoNamesrv     = errors.New("no name server answers")

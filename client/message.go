@@ -55,6 +55,7 @@ type Receipt struct {
 	Group           string // broker group
 	Queue           ids.QueueID
 	Offset          ids.QueueOffset
+	RecallHandle    string // of a message with a time, which then has no place yet: what Recall needs. "": it cannot be recalled
 }
 
 // maxUnpacked bounds the size of a packed body once it is unpacked.

@@ -127,6 +127,7 @@ func receipts(resp *remoting.Command, at target, unique []string) ([]Receipt, er
 		if i < len(offsetIDs) {
 			list[i].OffsetMessageID = offsetIDs[i]
 		}
+		list[i].RecallHandle = resp.GetOr("recallHandle", "")
 	}
 	return list, nil
 }

@@ -285,7 +285,7 @@ func (t *tool) adminConsumer() *cli.Command {
 						return usagef("--retries %d: use 1 or more", c.Int("retries"))
 					}
 					results, err := cl.CreateGroup(ctx, client.GroupSpec{
-						Name: c.Args().First(), RetryMaxTimes: int32(c.Int("retries")), Disabled: c.Bool("disabled"),
+						Name: c.Args().First(), RetryMaxTimes: ptr(int32(c.Int("retries"))), Disabled: c.Bool("disabled"),
 					})
 					return t.reportGroups(c, results, err)
 				}),
@@ -493,3 +493,4 @@ func (r resetTarget) in(ctx context.Context, cl *client.Client, q client.QueueRe
 	}
 	return cl.SearchOffset(ctx, q, r.at)
 }
+func ptr[T any](v T) *T { return &v }
