@@ -28,24 +28,27 @@ func (r *Replica) putTopic(req *remoting.Command, pend *remoting.Pending) {
 		answerError(pend, ref)
 		return
 	}
-	if _, err := r.commitCommand(state.RecordTopicPut, state.AppendTopicPut(nil, state.Put, t)); err != nil {
-		answerError(pend, err)
-		return
+	r.putTopics(pend, []state.Topic{t})
+}
+
+// putTopics creates or changes topics that were checked, each in a command of its own, and tells the name servers.
+func (r *Replica) putTopics(pend *remoting.Pending, topics []state.Topic) {
+	for i, t := range topics {
+		if _, err := r.commitCommand(state.RecordTopicPut, state.AppendTopicPut(nil, state.Put, t)); err != nil {
+			if i > 0 {
+				r.node.publish(r)
+			}
+			answerError(pend, err)
+			return
+		}
 	}
 	r.node.publish(r)
 	ok(pend)
 }
 
 func parseTopic(req *remoting.Command) (t state.Topic, err error) {
-	name, err := req.MustString("topic")
-	if err != nil {
+	if t.Name, err = req.MustString("topic"); err != nil {
 		return t, err
-	}
-	if t.Name, err = checkedName(name, message.ValidTopic); err != nil {
-		return t, err
-	}
-	if message.IsSystemTopic(t.Name) {
-		return t, refuse(remoting.InvalidParameter, "topic %q is the broker's own: choose another name", t.Name)
 	}
 	if t.ReadQueues, err = req.MustInt32("readQueueNums"); err != nil {
 		return t, err
@@ -65,16 +68,29 @@ func parseTopic(req *remoting.Command) (t state.Topic, err error) {
 	if kind := req.GetOr("topicFilterType", "SINGLE_TAG"); kind != "SINGLE_TAG" {
 		return t, refuse(remoting.InvalidParameter, "topicFilterType %q: only SINGLE_TAG is supported", kind)
 	}
+	if t.Attributes, err = parseAttributes(req.GetOr("attributes", "")); err != nil {
+		return t, err
+	}
+	return t, checkTopic(&t)
+}
+
+// checkTopic checks what an operator wants of a topic, and takes its name out of the request.
+func checkTopic(t *state.Topic) (err error) {
+	if t.Name, err = checkedName(t.Name, message.ValidTopic); err != nil {
+		return err
+	}
+	if message.IsSystemTopic(t.Name) {
+		return refuse(remoting.InvalidParameter, "topic %q is the broker's own: choose another name", t.Name)
+	}
 	for _, n := range []int32{t.ReadQueues, t.WriteQueues} {
 		if n < 1 || n > MaxTopicQueues {
-			return t, refuse(remoting.InvalidParameter, "%d queues for topic %s: use 1 to %d", n, t.Name, MaxTopicQueues)
+			return refuse(remoting.InvalidParameter, "%d queues for topic %s: use 1 to %d", n, t.Name, MaxTopicQueues)
 		}
 	}
 	if t.Perm < 0 || t.Perm > permRead|permWrite|permInherit {
-		return t, refuse(remoting.InvalidParameter, "permission %d of topic %s: use the sum of 4 (read), 2 (write) and 1 (inherit)", t.Perm, t.Name)
+		return refuse(remoting.InvalidParameter, "permission %d of topic %s: use the sum of 4 (read), 2 (write) and 1 (inherit)", t.Perm, t.Name)
 	}
-	t.Attributes, err = parseAttributes(req.GetOr("attributes", ""))
-	return t, err
+	return nil
 }
 
 // parseAttributes reads "+key=value,…". "-key" removes one, which here means that it is not there.
@@ -142,6 +158,7 @@ type groupJSON struct {
 	WhichBrokerWhenConsumeSlowly   *int64            `json:"whichBrokerWhenConsumeSlowly"`
 	GroupSysFlag                   *int32            `json:"groupSysFlag"`
 	ConsumeTimeoutMinute           *int32            `json:"consumeTimeoutMinute"`
+	GroupRetryPolicy               *retryPolicyJSON  `json:"groupRetryPolicy"`
 	Attributes                     map[string]string `json:"attributes"`
 }
 
@@ -162,9 +179,34 @@ func (r *Replica) putGroup(req *remoting.Command, pend *remoting.Pending) {
 		answerError(pend, refuse(remoting.SystemError, "the body cannot be read: %v", err))
 		return
 	}
-	if err := message.ValidGroup(j.GroupName); err != nil {
+	g, err := j.group()
+	if err != nil {
 		answerError(pend, err)
 		return
+	}
+	r.putGroups(pend, []state.SubscriptionGroup{g})
+}
+
+// putGroups creates or changes groups that were checked, each in a command of its own, with their retry topics.
+func (r *Replica) putGroups(pend *remoting.Pending, groups []state.SubscriptionGroup) {
+	for _, g := range groups {
+		if _, err := r.commitCommand(state.RecordGroupPut, state.AppendGroupPut(nil, state.Put, g)); err != nil {
+			answerError(pend, err)
+			return
+		}
+		if _, err := r.ensureTopic(retryTopic(g.Name)); err != nil {
+			answerError(pend, err)
+			return
+		}
+	}
+	r.node.publish(r)
+	ok(pend)
+}
+
+// group is the checked group of a request.
+func (j *groupJSON) group() (state.SubscriptionGroup, error) {
+	if err := message.ValidGroup(j.GroupName); err != nil {
+		return state.SubscriptionGroup{}, err
 	}
 	g := state.DefaultGroup(j.GroupName)
 	set(&g.ConsumeEnable, j.ConsumeEnable)
@@ -182,17 +224,9 @@ func (r *Replica) putGroup(req *remoting.Command, pend *remoting.Pending) {
 		g.Attributes = j.Attributes
 	}
 	if g.RetryQueues < 0 || g.RetryQueues > 1024 || g.RetryMax < -1 {
-		answerError(pend, refuse(remoting.InvalidParameter, "retryQueueNums %d or retryMaxTimes %d of group %s is out of range", g.RetryQueues, g.RetryMax, g.Name))
-		return
+		return g, refuse(remoting.InvalidParameter, "retryQueueNums %d or retryMaxTimes %d of group %s is out of range", g.RetryQueues, g.RetryMax, g.Name)
 	}
-	if _, err := r.commitCommand(state.RecordGroupPut, state.AppendGroupPut(nil, state.Put, g)); err != nil {
-		answerError(pend, err)
-		return
-	}
-	if _, err := r.ensureTopic(retryTopic(g.Name)); err != nil {
-		answerError(pend, err)
-		return
-	}
-	r.node.publish(r)
-	ok(pend)
+	var err error
+	g.RetryPolicy, err = j.GroupRetryPolicy.policy()
+	return g, err
 }

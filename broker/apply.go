@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/index"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/message"
@@ -37,7 +38,7 @@ func (r *Replica) Apply(c raftlog.Committed) (err error) {
 		if err != nil {
 			return fmt.Errorf("apply the record at %d: %w", rec.Offset, err)
 		}
-		if err := r.effect(e); err != nil {
+		if err := r.effect(rec, e); err != nil {
 			return err
 		}
 		if item < len(items) {
@@ -52,6 +53,7 @@ func (r *Replica) Apply(c raftlog.Committed) (err error) {
 	}
 	r.applied.Store(uint64(c.Index))
 	r.settleOverlay(c.Index)
+	r.frozenTo(c.Index)
 	if own {
 		t.index = c.Index
 		r.owed = append(r.owed, t)
@@ -62,8 +64,11 @@ func (r *Replica) Apply(c raftlog.Committed) (err error) {
 // applyKnown is Apply for an entry that the received state contains: only the index lacks it.
 func (r *Replica) applyKnown(c raftlog.Committed) error {
 	for rec := range c.Frame.Records() {
-		if err := r.addMessage(rec, r.addIndex); err != nil {
+		if err := r.addMessage(rec, r.idx.Add, &r.words); err != nil {
 			return fmt.Errorf("index the record at %d: %w", rec.Offset, err)
+		}
+		if err := r.addTimer(rec); err != nil {
+			return fmt.Errorf("index the timer at %d: %w", rec.Offset, err)
 		}
 	}
 	r.appliedEnd.Store((int64(c.Frame.Offset()) + int64(c.Frame.Size()) + 7) &^ 7)
@@ -77,22 +82,50 @@ func (r *Replica) applyKnown(c raftlog.Committed) error {
 }
 
 // effect carries on what a record changed: into the index, to waiting pulls, to the name servers.
-func (r *Replica) effect(e state.Effect) error {
+func (r *Replica) effect(rec commitlog.Record, e state.Effect) error {
 	switch e.Kind {
 	case state.EffectMessage:
-		if err := r.idx.Add(e.Key, e.QueueOffset, e.Entry); err != nil {
+		r.words = wordsOf(r.words[:0], e.Key.Topic, rec.Body[e.Entry.Offset-rec.Offset:])
+		if err := r.idx.Add(e.Key, e.QueueOffset, e.Entry, r.words...); err != nil {
 			return fmt.Errorf("index the message at %d: %w", e.Entry.Offset, err)
 		}
 		r.counters.messagesIn.Add(1)
 		r.counters.bytesIn.Add(int64(e.Entry.Size))
+		if !r.stats.put(e.Key.Topic, e.Entry.Size) {
+			r.stats.begin(e.Key.Topic, r.topicName(e.Key.Topic), r.now())
+			r.stats.put(e.Key.Topic, e.Entry.Size)
+		}
 		r.arrived(e.Key)
-	case state.EffectTopic:
+	case state.EffectTopic, state.EffectSettings:
 		r.routesChanged = true
 	case state.EffectTopicDeleted:
 		r.routesChanged = true
 		r.idx.Drop(e.Topic.ID)
+		r.stats.forgetTopic(e.Topic.ID)
+	case state.EffectGroupDeleted:
+		r.stats.forgetGroup(e.Group.Name)
+	case state.EffectOffsets:
+		if len(e.Back) > 0 {
+			r.wentBack(e.Back)
+		}
+	case state.EffectReset:
+		r.sendHome(e.Offsets)
 	case state.EffectCut:
 		r.cutTo(e.Cut)
+	case state.EffectHalf, state.EffectTransactionEnded:
+		r.counters.transactions.count(&e)
+	case state.EffectTimer:
+		r.timers.applied(e.Timer)
+		r.counters.timersIn.Add(1)
+	case state.EffectTimersFired:
+		r.counters.timersFired.Add(int64(e.Count))
+	case state.EffectTimersRolled:
+		r.counters.timersRolled.Add(int64(e.Count))
+	case state.EffectTimerRecalled:
+		r.counters.timersRecalled.Add(1)
+	case state.EffectFrozen:
+		r.frozen.Store(true)
+		r.routesChanged = true // there are none any more
 	}
 	return nil
 }
@@ -108,7 +141,9 @@ func (r *Replica) arrived(k index.Key) {
 func (r *Replica) Acked(upTo ids.Index) {
 	n := 0
 	for ; n < len(r.owed) && r.owed[n].index <= upTo; n++ {
-		r.counters.commits.Observe(time.Since(r.owed[n].formed).Seconds())
+		took := time.Since(r.owed[n].formed)
+		r.counters.commits.Observe(took.Seconds())
+		r.counters.answers.add(took, len(r.owed[n].items))
 		r.finish(r.owed[n], outcomeOK)
 		r.owed[n] = nil
 	}
@@ -151,6 +186,9 @@ func (r *Replica) Role(role raftlog.Role) {
 	case raftlog.RoleMaster:
 		r.log.Info().Stringer("term", role.Term).Msg("this replica is master")
 		r.overlay, r.formedTo, r.newest = map[index.Key]ids.QueueOffset{}, 0, nil
+		r.endings.begin()
+		r.timers.begin(r.st)
+		r.freezeAt = 0
 		// The leases of ordered queues must be extended by the first record of the term.
 		r.inbox.mu.Lock()
 		first := []proposal{&command{kind: state.RecordLeaseExtension, at: r.now()}}
@@ -161,7 +199,9 @@ func (r *Replica) Role(role raftlog.Role) {
 		r.inbox.mu.Unlock()
 		r.makeSystemTopics()
 		r.role.Store(&role)
-		signal(r.node.beat) // the controller learns of it at once
+		r.office.quiet.Store(0) // it may have handed over a moment ago
+		signal(r.node.beat)     // the controller learns of it at once
+		signal(r.timers.wake)
 	default:
 		// The role first: who finds the inbox closed then waits for the next master.
 		if old := r.role.Swap(&role); old.Kind == raftlog.RoleMaster {
@@ -194,6 +234,10 @@ func (r *Replica) Flush() {
 	}
 	if len(r.woken) > 0 {
 		r.wake()
+	}
+	if r.heldBack {
+		r.heldBack = false
+		r.raft.Wake()
 	}
 	if r.routesChanged {
 		r.routesChanged = false
@@ -237,6 +281,7 @@ type sendReply struct {
 	pending remoting.Pending
 	queue   ids.QueueID
 	unique  []byte // UNIQ_KEY of the message, for transactionId
+	recall  []byte // recallHandle, of a message with a time
 }
 
 // finish answers a send and ends its life.
@@ -295,6 +340,9 @@ func (r *Replica) sendOK(resp *remoting.Command, s *send) {
 	resp.SetInt64("queueOffset", int64(s.first))
 	if len(s.reply.unique) > 0 {
 		resp.SetBytes("transactionId", s.reply.unique)
+	}
+	if len(s.reply.recall) > 0 {
+		resp.SetBytes("recallHandle", s.reply.recall)
 	}
 	resp.Set(message.KeyMsgRegion, defaultRegion)
 	resp.Set(message.KeyTraceOn, "true")

@@ -24,7 +24,13 @@ type checkpoint struct {
 // which takes microseconds; it is written in the background.
 func (r *Replica) checkpointIfDue(c raftlog.Committed) error {
 	end := ids.PhysicalOffset(r.appliedEnd.Load())
-	if end-r.sinceCheck < ids.PhysicalOffset(r.node.o.CheckpointBytes) || !r.checkpoint.busy.CompareAndSwap(false, true) {
+	if end-r.sinceCheck < ids.PhysicalOffset(r.node.o.CheckpointBytes) {
+		if r.idx.Full() {
+			r.spillIndex(end)
+		}
+		return nil
+	}
+	if !r.checkpoint.busy.CompareAndSwap(false, true) {
 		return nil
 	}
 	r.sinceCheck = end
@@ -50,14 +56,21 @@ func (r *Replica) checkpointIfDue(c raftlog.Committed) error {
 // indexCheckpointIfDue is checkpointIfDue while the state is ahead of the log.
 func (r *Replica) indexCheckpointIfDue() {
 	end := ids.PhysicalOffset(r.appliedEnd.Load())
-	if r.indexed+ids.PhysicalOffset(r.node.o.CheckpointBytes) > end || !r.checkpoint.busy.CompareAndSwap(false, true) {
+	if r.indexed+ids.PhysicalOffset(r.node.o.CheckpointBytes) <= end || r.idx.Full() {
+		r.spillIndex(end)
+	}
+}
+
+// spillIndex makes the index durable up to end, in the background, unless a checkpoint is under way.
+func (r *Replica) spillIndex(end ids.PhysicalOffset) {
+	if !r.checkpoint.busy.CompareAndSwap(false, true) {
 		return
 	}
 	r.indexed = end
 	r.checkpoint.wg.Go(func() {
 		defer r.checkpoint.busy.Store(false)
-		if err := r.idx.Checkpoint(end); err != nil {
-			r.log.Error().Err(err).Msg("cannot write a checkpoint of the queue index: the next start reads more of the log")
+		if err := r.checkpointIndexes(end, r.st); err != nil {
+			r.log.Error().Err(err).Msg("cannot write a checkpoint of the indexes: the next start reads more of the log")
 		}
 	})
 }
@@ -74,13 +87,10 @@ func (r *Replica) lastCheckpoint() error {
 		return nil
 	}
 	if r.catchingUp() {
-		return r.idx.Checkpoint(meta.Offset) // the state is of a later entry
+		return r.checkpointIndexes(meta.Offset, r.st) // the state is of a later entry
 	}
 	if meta.Offset == ids.PhysicalOffset(r.checkpoint.offset.Load()) { // the snapshot is there; the index may have been rebuilt
-		if err := r.idx.Checkpoint(meta.Offset); err != nil {
-			return fmt.Errorf("last checkpoint of the queue index: %w", err)
-		}
-		return nil
+		return r.checkpointIndexes(meta.Offset, r.st)
 	}
 	f, err := r.clog.ReadFrame(meta.Index, nil)
 	if err != nil {
@@ -104,9 +114,10 @@ func (r *Replica) writeCheckpoint(meta state.SnapshotMeta, st *state.State) erro
 			return fmt.Errorf("sync before a checkpoint: %w", err)
 		}
 	}
-	if err := r.idx.Checkpoint(meta.Offset); err != nil {
-		return fmt.Errorf("checkpoint of the queue index: %w", err)
+	if err := r.checkpointIndexes(meta.Offset, st); err != nil {
+		return err
 	}
+	r.proveTimers(meta.Offset, st)
 	meta, err := state.WriteSnapshot(r.node.o.FS, r.dir, meta, st)
 	if err != nil {
 		return err
@@ -114,6 +125,17 @@ func (r *Replica) writeCheckpoint(meta state.SnapshotMeta, st *state.State) erro
 	r.keepNewest(meta)
 	if before := r.checkpoint.offset.Swap(int64(meta.Offset)); before < int64(meta.Offset) {
 		r.checkpoint.older.Store(before)
+	}
+	return nil
+}
+
+// checkpointIndexes makes the indexes durable up to end. What st counts as past is left out of the timers.
+func (r *Replica) checkpointIndexes(end ids.PhysicalOffset, st *state.State) error {
+	if err := r.idx.Checkpoint(end); err != nil {
+		return fmt.Errorf("checkpoint of the queue index: %w", err)
+	}
+	if err := r.checkpointTimers(end, st.TimerBounds()); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
 	}
 	return nil
 }
@@ -144,6 +166,7 @@ func (r *Replica) dropCutFiles() {
 	if ids.PhysicalOffset(front) <= r.clog.FirstOffset() {
 		return
 	}
+	r.timers.idx.CutFront(ids.PhysicalOffset(front))
 	if err := errors.Join(r.idx.CutFront(ids.PhysicalOffset(front)), r.clog.CutFront(ids.PhysicalOffset(front))); err != nil {
 		r.log.Error().Err(err).Msg("segments that the group gave up cannot be removed")
 	}

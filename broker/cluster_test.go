@@ -3,10 +3,13 @@ package broker_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,9 +41,30 @@ type cluster struct {
 	tune  func(*broker.NodeOptions)
 }
 
+// newPort is the last port that a test here was given: below the range from which Linux takes ports for outgoing connections, and each one
+// once, so that a node that is down for a while finds its port free.
+var newPort atomic.Uint32
+
+func init() { newPort.Store(10_000 + rand.Uint32N(4000)) }
+
+// listenOn is net.Listen; port 0 is a port that nobody else here gets.
+func listenOn(addr string) (l net.Listener, err error) {
+	host, fresh := strings.CutSuffix(addr, ":0")
+	if !fresh {
+		return net.Listen("tcp", addr)
+	}
+	for range 1000 {
+		port := 10_000 + newPort.Add(1)%5000
+		if l, err = net.Listen("tcp", fmt.Sprintf("%s:%d", host, port)); err == nil {
+			return l, nil
+		}
+	}
+	return nil, err
+}
+
 func listen(t *testing.T, addr string) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", addr)
+	l, err := listenOn(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +126,7 @@ func (c *cluster) on(id, name string) (net.Listener, error) {
 	if !ok {
 		addr = "127.0.0.1:0"
 	}
-	l, err := net.Listen("tcp", addr)
+	l, err := listenOn(addr)
 	if err == nil {
 		c.ports[id+"/"+name] = l.Addr().String()
 	}
@@ -205,6 +229,19 @@ func (c *cluster) master(group string) (node string) {
 	c.await(group, func(g *controllerpb.Group) error {
 		if node = g.GetMaster().GetNodeId(); !g.GetMaster().GetLive() || c.nodes[node] == nil {
 			return fmt.Errorf("no live master of %s: %v", group, g.GetMaster())
+		}
+		return nil
+	})
+	return node
+}
+
+// masterOfTheRest is master, once the set of voters has shrunk after a kill: that is an election more, which another replica may win.
+func (c *cluster) masterOfTheRest(group string) (node string) {
+	c.t.Helper()
+	c.await(group, func(g *controllerpb.Group) error {
+		m := g.GetMaster()
+		if node = m.GetNodeId(); g.GetEpoch() < 2 || g.GetActiveEpoch() != g.GetEpoch() || !m.GetLive() || c.nodes[node] == nil || uint32(m.GetTerm()>>32) != g.GetEpoch() {
+			return fmt.Errorf("%s is in epoch %d, active %d, with the master %v", group, g.GetEpoch(), g.GetActiveEpoch(), m)
 		}
 		return nil
 	})

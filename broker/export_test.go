@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/timer"
 )
 
 // TryCommand proposes a command that does nothing and returns whether it was stored, once that is known.
@@ -47,4 +48,15 @@ func (n *Node) ReadLast(group string) error {
 		}
 	}
 	return errors.New("it is not open")
+}
+
+// Held is how many pulls wait.
+func (r *Replica) Held() int { return r.holds.count() }
+
+// StateHash is the hash of what is applied.
+func (r *Replica) StateHash() [32]byte { return r.st.Hash() }
+
+// BreakTimers is what the finder of a damaged page of the timer index does.
+func (r *Replica) BreakTimers() {
+	r.timersBroken(&timer.CorruptionError{File: "x", Err: errors.New("a page is damaged")})
 }

@@ -20,6 +20,8 @@ const (
 	fieldTerm    = "ledgermqTerm"    // in an answer: the term that is known here
 	fieldForward = "ledgermqForward" // in a forwarded request: the term in which it was forwarded
 	fieldClient  = "ledgermqClient"  // in a forwarded request: address of the client
+	fieldMore    = "ledgermqMore"    // in the answer to a query: a bound ended it, there may be older messages
+	fieldBefore  = "ledgermqBefore"  // in a query: only what lies before this place of the log, to go on where an answer ended
 )
 
 // requestTimeout bounds what a request may wait for quorum rounds and commits.
@@ -53,7 +55,7 @@ func (r *Replica) handle(c *remoting.Conn, req *remoting.Command) {
 		if slow := r.slow(req.Code); slow != nil {
 			c.Async(req, slow)
 		} else {
-			c.ReplyError(req, remoting.RequestCodeNotSupported, fmt.Sprintf("request code %d is not supported", req.Code))
+			replyError(c, req, unsupported(req.Code))
 		}
 	}
 }
@@ -61,7 +63,7 @@ func (r *Replica) handle(c *remoting.Conn, req *remoting.Command) {
 // asksForMessages tells whether a replica answers this from its own index.
 func asksForMessages(code int32) bool {
 	switch code {
-	case remoting.PullMessage, remoting.LitePullMessage, remoting.ViewMessageByID,
+	case remoting.PullMessage, remoting.LitePullMessage, remoting.QueryMessage, remoting.ViewMessageByID,
 		remoting.SearchOffsetByTimestamp, remoting.GetMaxOffset, remoting.GetMinOffset, remoting.GetEarliestMsgStoreTime:
 		return true
 	}
@@ -72,6 +74,8 @@ func asksForMessages(code int32) bool {
 // another code.
 func (r *Replica) slow(code int32) func(*remoting.Command, *remoting.Pending) {
 	switch code {
+	case remoting.QueryMessage:
+		return r.queryMessage
 	case remoting.QueryConsumerOffset:
 		return r.queryOffset
 	case remoting.SearchOffsetByTimestamp, remoting.GetMaxOffset, remoting.GetMinOffset, remoting.GetEarliestMsgStoreTime:
@@ -80,14 +84,35 @@ func (r *Replica) slow(code int32) func(*remoting.Command, *remoting.Pending) {
 		return r.lockQueues
 	case remoting.ConsumerSendMsgBack:
 		return r.sendBack
+	case remoting.EndTransaction:
+		return r.endTransaction
+	case remoting.ListTransactions:
+		return r.listTransactions
+	case remoting.ResolveTransaction:
+		return r.resolveTransaction
+	case remoting.ResumeCheckHalfMessage:
+		return r.resumeChecks
+	case remoting.RecallMessage:
+		return r.recallMessage
+	case remoting.ShowTimers:
+		return r.showTimers
+	case remoting.ResendDeadLetter:
+		return r.resendDeadLetter
+	case remoting.FreezeGroup:
+		return r.freezeGroup
 	case remoting.UpdateAndCreateTopic:
 		return r.putTopic
 	case remoting.DeleteTopicInBroker:
 		return r.deleteTopic
 	case remoting.UpdateAndCreateSubscriptionGroup:
 		return r.putGroup
+	case remoting.PullMessage, remoting.LitePullMessage:
+		return r.pullDuringReset
 	}
-	return nil
+	if h := r.consumerHandler(code); h != nil {
+		return h
+	}
+	return r.adminHandler(code)
 }
 
 // refusal is an answer that is not OK: a code of the protocol and one line.
@@ -99,7 +124,7 @@ type refusal struct {
 func (e *refusal) Error() string { return fmt.Sprintf("code %d: %s", e.code, e.remark) }
 
 func refuse(code int32, format string, args ...any) *refusal {
-	return &refusal{code, fmt.Sprintf(format, args...)}
+	return &refusal{code, remoting.Line(fmt.Sprintf(format, args...))} // it may repeat what a client sent
 }
 
 // errorAnswer is the table from errors to codes of the wire.
@@ -114,17 +139,17 @@ func errorAnswer(err error) (code int32, remark string) {
 	case errors.As(err, &ref):
 		return ref.code, ref.remark
 	case errors.As(err, &field):
-		return remoting.SystemError, err.Error()
+		return remoting.SystemError, remoting.Line(err.Error())
 	case errors.As(err, &name):
-		return remoting.InvalidParameter, err.Error()
+		return remoting.InvalidParameter, remoting.Line(err.Error())
 	case errors.As(err, &format):
-		return remoting.MessageIllegal, err.Error()
+		return remoting.MessageIllegal, remoting.Line(err.Error())
 	case errors.As(err, &notMaster), errors.As(err, &parked), errors.Is(err, raftlog.ErrClosed):
 		return remoting.ServiceNotAvailable, remarkNotStored
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return remoting.ServiceNotAvailable, "no quorum answered in time"
 	}
-	return remoting.SystemError, err.Error()
+	return remoting.SystemError, remoting.Line(err.Error())
 }
 
 // notStored is what is answered to a send that err ended before its message was proposed: nothing of it can be in the log,
@@ -180,6 +205,9 @@ func (r *Replica) commitCommand(kind uint8, body []byte) (state.Effect, error) {
 
 // door tells why a send or a change is refused right now although this replica is master, or nil.
 func (r *Replica) door() *refusal {
+	if r.frozen.Load() {
+		return refuse(remoting.NoPermission, frozenRemark, r.group)
+	}
 	st := r.raft.Status()
 	if need := max(st.K, st.MinISR); st.Heard < need {
 		return refuse(remoting.SystemError, "[NOT_STORED] %d of the %d replicas that must have a message were heard within the last second", st.Heard, need)
@@ -193,7 +221,7 @@ func (r *Replica) door() *refusal {
 // groupMissing tells whether an unknown consumer group must be refused: groups are not created by themselves here, and it is none of
 // those that RocketMQ's tools use everywhere.
 func (r *Replica) groupMissing(group string) bool {
-	return r.node.o.NoAutoCreateGroup && !message.IsSystemGroup(group)
+	return !r.createsGroups() && !message.IsSystemGroup(group)
 }
 
 // topic finds a topic, or the refusal for an unknown one.

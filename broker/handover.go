@@ -28,13 +28,15 @@ type office struct {
 	led     atomic.Int64                  // unix ms at which the last mastership ended, 0: none yet
 	told    atomic.Pointer[raftlog.Role]  // the master and its term that the controller named last: they count while this replica is in no epoch
 	retired atomic.Bool                   // an operator took this replica out of its group: it only forwards
+	removed atomic.Bool                   // the controllers know the group no more
 	ending  atomic.Bool                   // nor that, but for what is on its way
 	turned  atomic.Pointer[chan struct{}] // closed when role or handing change
 }
 
 // hush is how long the name servers hear nothing of a replica that has handed over, so that the new master registers first and takes
-// its place: a route without a master would make stock clients fail for 30 s.
-const hush = 500 * time.Millisecond
+// its place: a route without a master would make stock clients fail for 30 s. It is much longer than a registration takes on a good
+// day, and costs only that this replica is not shown as a slave meanwhile. Who leads again speaks at once.
+const hush = 5 * time.Second
 
 // forwardAfter is how long a replica that was taken out of its group forwards after its last mastership: stock clients look at their
 // routes every 30 s.

@@ -26,10 +26,10 @@ func (r *Replica) handleHeartbeat(c *remoting.Conn, req *remoting.Command) {
 		return
 	}
 	r.presenceMu.Lock()
-	changed := r.presence.heartbeat(c, hb, r.now())
+	changed := r.presence.heartbeat(c, clientInfo{req.Language, req.Version}, hb, r.now())
 	r.presenceMu.Unlock()
 	r.notifyMembers(changed)
-	if r.isMaster() && !r.node.o.NoAutoCreateGroup {
+	if r.isMaster() && r.createsGroups() {
 		for _, d := range hb.ConsumerDataSet {
 			_, known := r.st.Group(d.GroupName)
 			_, retry := r.st.Topic(message.RetryTopic(d.GroupName))
@@ -65,7 +65,7 @@ func (r *Replica) checkHeartbeat(hb *HeartbeatData) error {
 		if err := message.ValidGroup(d.GroupName); err != nil {
 			return err
 		}
-		if _, known := r.st.Group(d.GroupName); known || !r.node.o.NoAutoCreateGroup {
+		if _, known := r.st.Group(d.GroupName); known || r.createsGroups() {
 			kept = append(kept, d)
 		}
 	}
@@ -81,6 +81,7 @@ func (r *Replica) checkHeartbeat(hb *HeartbeatData) error {
 // notifyMembers pushes NOTIFY_CONSUMER_IDS_CHANGED (40) to the members of groups that changed, so that they share out their
 // queues anew at once.
 func (r *Replica) notifyMembers(groups []string) {
+	r.noteMixed(groups)
 	for _, g := range groups {
 		if cfg, known := r.st.Group(g); known && !cfg.NotifyIDsChanged {
 			continue
@@ -131,7 +132,7 @@ func (r *Replica) handleConsumerList(c *remoting.Conn, req *remoting.Command) {
 	members := r.presence.members(group)
 	r.presenceMu.Unlock()
 	if len(members) == 0 {
-		c.ReplyError(req, remoting.SystemError, fmt.Sprintf("consumer group %q has no member here", group))
+		replyError(c, req, refuse(remoting.SystemError, "consumer group %q has no member here", group))
 		return
 	}
 	body, err := json.Marshal(struct {

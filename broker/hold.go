@@ -21,7 +21,7 @@ type heldPull struct {
 	pending  remoting.Pending
 	conn     *remoting.Conn
 	deadline time.Time
-	moved    bool // its filter has passed over messages: offset is not what the client asked for
+	moved    bool // the client shall ask again at once, from offset: a filter has passed over messages, or the group was reset
 }
 
 // holds are the pulls that wait for a message in their queue. They are woken by arrival; the deadline only ends the wait.
@@ -71,6 +71,13 @@ func (h *holds) take(k index.Key, end ids.QueueOffset) []*heldPull {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.remove(k, func(p *heldPull) bool { return p.req.offset < end })
+}
+
+// ofGroup removes the pulls of a group in a queue.
+func (h *holds) ofGroup(k index.Key, group string) []*heldPull {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.remove(k, func(p *heldPull) bool { return p.req.group == group })
 }
 
 // expired removes the pulls whose time is over. It looks at them only when one may be.

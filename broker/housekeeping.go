@@ -50,6 +50,9 @@ func (r *Replica) housekeeping() {
 		if r.commits.due(now) && !r.office.handing.Load() {
 			r.flushCommits("", nil)
 		}
+		if r.stats.due(now) {
+			r.stats.tick(now, r.totalsNow())
+		}
 		if now.Sub(presenceAt) > presenceEvery {
 			presenceAt = now
 			r.presenceMu.Lock()
@@ -66,6 +69,9 @@ func (r *Replica) upkeep() {
 	for {
 		if err := r.mendIndex(); err != nil {
 			r.log.Error().Err(err).Msg("a part of the queue index cannot be rebuilt")
+		}
+		if err := r.mendTimers(); err != nil && r.ctx.Err() == nil {
+			r.log.Error().Err(err).Msg("the timer index cannot be rebuilt")
 		}
 		r.dropCutFiles()
 		if err := r.retain(r.now()); err != nil && r.ctx.Err() == nil {
@@ -91,13 +97,22 @@ func (r *Replica) pause(d time.Duration, early <-chan struct{}) bool {
 }
 
 // retain proposes to give up the front of the log when its oldest segments are older or more than the options allow. Never past
-// what a voter lacks, nor past this master's own durable snapshot; a learner holds it for a while, see learnerHold.
+// what a voter lacks, nor past this master's own durable snapshot; a learner holds it for a while, see learnerHold. Two at once would
+// take the same messages along.
 func (r *Replica) retain(now time.Time) error {
-	if !r.isMaster() {
+	r.retaining.Lock()
+	defer r.retaining.Unlock()
+	if !r.isMaster() || r.frozen.Load() { // what is to be kept would be stored again
 		return nil
 	}
 	front, err := r.frontWanted(now)
 	if err != nil || front == 0 {
+		return err
+	}
+	if err := r.rollHalves(front); err != nil {
+		return err
+	}
+	if err := r.rollTimers(front, rollTimersGathered); err != nil {
 		return err
 	}
 	var mins []state.QueueMin
@@ -125,6 +140,9 @@ func (r *Replica) frontWanted(now time.Time) (ids.PhysicalOffset, error) {
 	held, all := r.raft.MinMatch()
 	snapshot := ids.PhysicalOffset(r.checkpoint.offset.Load())
 	n := 0 // segments to give up
+	// What is taken along must have room besides, else it would be taken along again and again.
+	_, waiting, _ := r.st.TimersPending()
+	most := r.node.o.RetentionBytes + 2*(r.pendingHalfBytes()+int64(waiting))
 	for i, s := range segs {
 		if !s.Sealed || i+1 == len(segs) || s.LastIndex >= held {
 			break
@@ -133,14 +151,14 @@ func (r *Replica) frontWanted(now time.Time) (ids.PhysicalOffset, error) {
 		if next > snapshot {
 			break
 		}
-		tooMuch := r.node.o.RetentionBytes > 0 && r.appliedEnd.Load()-int64(s.Base) > r.node.o.RetentionBytes
+		tooMuch := r.node.o.RetentionBytes > 0 && r.appliedEnd.Load()-int64(s.Base) > most
 		tooOld := false
-		if !tooMuch && r.node.o.RetentionAge > 0 {
+		if age := r.retentionAge(); !tooMuch && age > 0 {
 			at, err := r.timeOf(s.FirstIndex, s.LastIndex)
 			if err != nil {
 				return 0, err
 			}
-			tooOld = at != 0 && now.Sub(time.UnixMilli(at)) > r.node.o.RetentionAge
+			tooOld = at != 0 && now.Sub(time.UnixMilli(at)) > age
 		}
 		if !tooMuch && !tooOld {
 			break
@@ -192,6 +210,7 @@ func (r *Replica) mendIndex() error {
 		if err != nil {
 			return fmt.Errorf("find the frame at %d: %w", hole.From, err)
 		}
+		var words []uint64
 		err = r.idx.Rebuild(hole, func(add func(index.Key, ids.QueueOffset, index.Entry, ...uint64) error) error {
 			for f, err := range r.clog.Frames(first) {
 				if err != nil {
@@ -201,7 +220,7 @@ func (r *Replica) mendIndex() error {
 					return nil
 				}
 				for rec := range f.Records() {
-					if err := r.addMessage(rec, func(k index.Key, qo ids.QueueOffset, e index.Entry) error { return add(k, qo, e) }); err != nil {
+					if err := r.addMessage(rec, add, &words); err != nil {
 						return err
 					}
 				}

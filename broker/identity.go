@@ -177,6 +177,7 @@ type replicaFile struct {
 	Revived     ids.Epoch     `json:"revived,omitempty"`  // the unclean election that it won though it was lost
 	Reviving    bool          `json:"reviving,omitempty"` // … and its log was not opened since
 	Lost        string        `json:"lost,omitempty"`     // why the identity was given up for ever; the replica is never opened again
+	Removed     bool          `json:"removed,omitempty"`  // the whole group was removed
 }
 
 func loadReplicaFile(fs vfs.FS, dir string) (replicaFile, error) {

@@ -8,15 +8,26 @@ import (
 	"github.com/ledgermq/ledgermq/raftlog"
 )
 
-// counters are what a replica counts. Labels are groups only, never topics or clients: their number is the operator's.
+// counters are what a replica counts. Labels are groups only: their number is the operator's. What has names of topics and consumer groups
+// is in groupmetrics.go, within bounds.
 type counters struct {
 	messagesIn, bytesIn           atomic.Int64 // applied here, by whichever master took them
 	sendsOK, sendsFailed, unknown atomic.Int64 // answers given by this replica as master
-	pulls, pullsHeld              atomic.Int64
-	bytesOut                      atomic.Int64
+	pulls, pullsHeld, pullsMissed atomic.Int64
+	messagesOut, bytesOut         atomic.Int64
 	forwarded                     atomic.Int64
+	retries, deadLetters          atomic.Int64 // messages that consumers handed back to this replica as master
+	offsetsBack                   atomic.Int64 // consumer offsets that were applied here and went back without a reset
+	keptBack                      atomic.Int64 // pulls that stopped before a message of another member's
 	frames                        atomic.Int64 // formed here
 	scrubbed                      atomic.Int64 // bytes of the log that were read to find rot
+	transactions                  transactionCounters
+	answers                       answerTimes
+
+	timersIn, timersFired, timersRecalled, timersRolled atomic.Int64         // applied here
+	timersDropped                                       atomic.Int64         // fired by this master, without a topic to go to
+	timerMismatches                                     atomic.Int64         // entries of the timer index that named no timer
+	lateness                                            prometheus.Histogram // seconds from due to known as stored, of those that this master fired
 
 	writes  prometheus.Histogram // seconds of a write with its sync
 	commits prometheus.Histogram // seconds from forming a frame here to the answers
@@ -28,6 +39,7 @@ func (c *counters) open(group string) {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ledgermq", Subsystem: "replica", Name: name, Help: help,
 			ConstLabels: prometheus.Labels{"group": group}, Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16)})
 	}
+	c.lateness = histogram("timer_lateness_seconds", "Time from when a timer was due until its message was known to be stored, by the master that fired it.")
 	c.writes = histogram("write_seconds", "Time of each write of frames to the log, with its sync.")
 	c.commits = histogram("commit_seconds", "Time from forming a frame as master until its sends are answered.")
 }
@@ -39,10 +51,15 @@ type collector struct {
 	ready, diskFull, controller                                     *prometheus.Desc
 	master, parked, poisoned, term, epoch, commit, applied, last    *prometheus.Desc
 	endOffset, firstOffset, heard, held, topics, queues, groups     *prometheus.Desc
-	behind, snapshotBehind                                          *prometheus.Desc
+	behind, snapshotBehind, index                                   *prometheus.Desc
 	messagesIn, bytesIn, sends, pulls, pullsHeld, bytesOut, forward *prometheus.Desc
+	keptBack, offsetsBack, mixed, back, dead                        *prometheus.Desc
 	frames, connections                                             *prometheus.Desc
 	scrubBytes, scrubbedAt, repairs, repairedBytes                  *prometheus.Desc
+	transactions                                                    transactionMetrics
+	consumers                                                       groupMetrics
+	timersPending, timersBytes, timersNext, timers, timersDropped   *prometheus.Desc
+	timersRecalled, timerMismatches                                 *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
@@ -58,7 +75,7 @@ func newCollector(n *Node) *collector {
 	rep := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc("ledgermq_replica_"+name, help, append([]string{"group"}, more...), nil)
 	}
-	return &collector{n: n,
+	return &collector{n: n, transactions: newTransactionMetrics(rep), consumers: newGroupMetrics(),
 		ready:          node("ready", "1 when every replica of this node is open and knows a master."),
 		diskFull:       node("disk_nearly_full", "1 while sends are refused because the disk is nearly full."),
 		controller:     node("controller_silent_seconds", "Time since a controller answered the last heartbeat."),
@@ -75,6 +92,7 @@ func newCollector(n *Node) *collector {
 		heard:          rep("voters_heard", "Voters heard within the last second, this one included."),
 		behind:         rep("member_behind_entries", "Entries that a member lacks, as its master knows; absent on slaves.", "replica"),
 		snapshotBehind: rep("checkpoint_behind_bytes", "Log that a start would have to replay."),
+		index:          rep("index_bytes", "Size of the index's files, by what they hold: the places of queues, or the words of messages.", "of"),
 		held:           rep("held_pulls", "Pulls that wait for a message."),
 		topics:         rep("topics", "Topics of the group."),
 		queues:         rep("queues", "Queues of the group that have or had a message."),
@@ -84,6 +102,11 @@ func newCollector(n *Node) *collector {
 		bytesIn:        rep("bytes_in_total", "Bytes of messages applied."),
 		sends:          rep("sends_total", "Sends that this replica answered as master, by outcome.", "outcome"),
 		pulls:          rep("pulls_total", "Pulls that found messages."),
+		keptBack:       rep("pulls_kept_back_total", "Pulls that were refused since they would have passed over a message that another member of their group wants."),
+		offsetsBack:    rep("offsets_back_total", "Consumer offsets that members committed below what was stored, so that their group gets messages again; resets do not count."),
+		back:           rep("handed_back_total", "Messages that consumers handed back to this replica as master, by what became of them.", "as"),
+		dead:           rep("dead_letters", "Dead letters that are retained, of each consumer group that has some; of the 100 groups with the most.", "consumer_group"),
+		mixed:          rep("consumer_group_mixed", "1 for a consumer group whose members, as far as they are connected here, subscribe to different topics or tags; of at most 100 groups.", "consumer_group"),
 		pullsHeld:      rep("pulls_held_total", "Pulls that had to wait."),
 		bytesOut:       rep("bytes_out_total", "Bytes of messages handed to consumers."),
 		forward:        rep("forwarded_total", "Requests passed on to the master."),
@@ -91,7 +114,16 @@ func newCollector(n *Node) *collector {
 		scrubbedAt:     rep("scrubbed_timestamp_seconds", "When the last scrub of all sealed segments ended, and found nothing bad; 0 before the first."),
 		repairs:        rep("repairs_total", "Damages of this replica that were repaired from another one, since the process began."),
 		repairedBytes:  rep("repaired_bytes_total", "Bytes that came from other replicas for repairs."),
-		frames:         rep("frames_formed_total", "Frames proposed by this replica as master."),
+		timersPending:  rep("timers_pending", "Delayed messages that wait for their time."),
+		timersBytes:    rep("timers_pending_bytes", "Bytes of their records."),
+		timersRecalled: rep("timers_recalled", "Recalled messages that the state still names, since their time has not come."),
+		timersNext:     rep("timers_next_due_timestamp_seconds", "When the next delayed message is due; absent when none waits, and on slaves."),
+		timers:         rep("timers_total", "What became of delayed messages, as applied here.", "event"),
+		timersDropped:  rep("timers_dropped_total", "Delayed messages whose topic was gone when this master would have delivered them."),
+
+		timerMismatches: rep("timer_index_mismatches_total", "Times at which the timer index named a place without that timer: it was rebuilt."),
+
+		frames: rep("frames_formed_total", "Frames proposed by this replica as master."),
 	}
 }
 
@@ -144,6 +176,9 @@ func (c *collector) replica(ch chan<- prometheus.Metric, r *Replica, gauge func(
 		}
 	}
 	gauge(c.snapshotBehind, float64(r.appliedEnd.Load()-r.checkpoint.offset.Load()), g)
+	all, words := r.idx.Bytes()
+	gauge(c.index, float64(all-words), g, "queues")
+	gauge(c.index, float64(words), g, "words")
 	gauge(c.held, float64(r.holds.count()), g)
 	gauge(c.topics, float64(len(r.st.Topics())), g)
 	gauge(c.queues, float64(r.st.Queues()), g)
@@ -159,11 +194,35 @@ func (c *collector) replica(ch chan<- prometheus.Metric, r *Replica, gauge func(
 	count(c.sends, &r.counters.unknown, "unknown")
 	count(c.pulls, &r.counters.pulls)
 	count(c.pullsHeld, &r.counters.pullsHeld)
+	count(c.keptBack, &r.counters.keptBack)
+	count(c.offsetsBack, &r.counters.offsetsBack)
+	count(c.back, &r.counters.retries, "retry")
+	count(c.back, &r.counters.deadLetters, "dead_letter")
+	r.collectDead(c.dead, gauge)
+	r.collectMixed(c.mixed, gauge)
 	count(c.bytesOut, &r.counters.bytesOut)
 	count(c.forward, &r.counters.forwarded)
 	count(c.frames, &r.counters.frames)
 	count(c.scrubBytes, &r.counters.scrubbed)
+	pending, waiting, recalled := r.st.TimersPending()
+	gauge(c.timersPending, float64(pending), g)
+	gauge(c.timersBytes, float64(waiting), g)
+	gauge(c.timersRecalled, float64(recalled), g)
+	if st.Role == raftlog.RoleMaster {
+		if next, some := r.nextTimer(); some {
+			gauge(c.timersNext, float64(next)/1000, g)
+		}
+	}
+	count(c.timers, &r.counters.timersIn, "sent")
+	count(c.timers, &r.counters.timersFired, "fired")
+	count(c.timers, &r.counters.timersRecalled, "recalled")
+	count(c.timers, &r.counters.timersRolled, "rolled")
+	count(c.timersDropped, &r.counters.timersDropped)
+	count(c.timerMismatches, &r.counters.timerMismatches)
+	r.counters.lateness.Collect(ch)
 	gauge(c.scrubbedAt, float64(r.scrubbed.Load().Finished)/1000, g)
+	c.transactions.collect(ch, r)
+	c.consumers.collect(ch, r)
 	r.counters.writes.Collect(ch)
 	r.counters.commits.Collect(ch)
 }

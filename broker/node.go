@@ -443,6 +443,9 @@ func (n *Node) park(r *Replica, why string, planned bool) {
 		if planned && r.role.Load().Kind == raftlog.RoleParked { // it is in no epoch, so it writes and sends nothing while it waits
 			r.forwarder.finish(n.ctx)
 		}
+		if r.office.removed.Load() {
+			n.publish(r)
+		}
 		if err := r.close(false); err != nil {
 			r.log.Error().Err(err).Msg("closing the parked replica")
 		}
@@ -475,7 +478,7 @@ func (n *Node) openReplica(id ids.GroupID, record *raftlog.EpochRecord, starts u
 		return
 	}
 	h.seen = max(h.seen, starts)
-	if h.opening || h.r != nil || h.parked != "" || h.file.Reviving && (record == nil || record.Epoch < h.file.Revived) {
+	if h.opening || h.r != nil || h.parked != "" || n.nameInUse(id, h.file.Group) || h.file.Reviving && (record == nil || record.Epoch < h.file.Revived) {
 		n.mu.Unlock()
 		return
 	}
@@ -513,6 +516,17 @@ func (n *Node) openReplica(id ids.GroupID, record *raftlog.EpochRecord, starts u
 	})
 }
 
+// nameInUse tells whether another replica here still has the name and with it the client port: its group was removed, and its name given
+// to this one. The caller holds mu.
+func (n *Node) nameInUse(id ids.GroupID, name string) bool {
+	for other, h := range n.replicas {
+		if other != id && h.file.Group == name && (h.r != nil || h.opening || h.closing) {
+			return true
+		}
+	}
+	return false
+}
+
 // errLost marks an error of opening a replica that tells that its identity is lost for ever.
 var errLost = errors.New("the identity of the replica is lost")
 
@@ -528,6 +542,21 @@ func (n *Node) remember(id ids.GroupID, why string) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		n.log.Error().Stringer("group_id", id).Err(err).Msg("cannot write down that the identity of this replica is lost: remove its folder")
 	}
+}
+
+// rememberRemoved is remember for a replica whose group was removed: should all controllers be lost, new ones do not make the group again.
+// It tells false when that could not be written.
+func (n *Node) rememberRemoved(id ids.GroupID) bool {
+	dir := filepath.Join(n.o.Dir, "groups", id.String())
+	f, err := loadReplicaFile(n.o.FS, dir)
+	if err == nil && !f.Removed {
+		f.Removed = true
+		if err = f.save(n.o.FS, dir); err != nil {
+			n.log.Error().Str("group", f.Group).Err(err).Msg("cannot write down that the group was removed: tried again")
+			return false
+		}
+	}
+	return true // without a readable replica.json nobody takes it for a replica
 }
 
 // watchDisk keeps diskFull: less free than the larger of 5 % and two segments of the largest kind here.

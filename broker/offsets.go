@@ -32,8 +32,9 @@ type commits struct {
 
 	mu      sync.Mutex
 	pending map[commitKey]ids.QueueOffset
-	since   time.Time // of the oldest one
-	newest  *flush    // under way; nil when none is
+	since   time.Time      // of the oldest one
+	newest  *flush         // under way; nil when none is
+	refused map[string]int // groups that are being deleted with their offsets, and by how many requests
 }
 
 // flush is one set of offsets on its way into the log, in one command or more.
@@ -51,10 +52,8 @@ type commitKey struct {
 	queue index.Key
 }
 
-// add keeps the newest offset of a queue. The bound is the number of queues times groups, which is part of the state anyway.
+// add keeps the newest offset of a queue. The bound is the number of queues times groups, which is part of the state anyway. c.mu is held.
 func (c *commits) add(k commitKey, o ids.QueueOffset, now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.pending == nil {
 		c.pending = map[commitKey]ids.QueueOffset{}
 	}
@@ -62,6 +61,23 @@ func (c *commits) add(k commitKey, o ids.QueueOffset, now time.Time) {
 		c.since = now
 	}
 	c.pending[k] = o
+}
+
+// refuse has the commits of a group refused until the function that it returns is called.
+func (c *commits) refuse(group string) (end func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refused == nil {
+		c.refused = map[string]int{}
+	}
+	c.refused[group]++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.refused[group]--; c.refused[group] == 0 {
+			delete(c.refused, group)
+		}
+	}
 }
 
 // take removes the pending offsets of one group, or of all groups when it is empty, in a fixed order.
@@ -152,7 +168,7 @@ func (r *Replica) awaitCommits(group string) error {
 // commitWithPull takes the consumer offset that a pull carries. A slave passes it on.
 func (r *Replica) commitWithPull(c *remoting.Conn, p *pullRequest, t *state.Topic) {
 	if r.role.Load().Kind == raftlog.RoleMaster { // also at the end of its office, which passes on what it finds
-		r.commits.add(commitKey{strings.Clone(p.group), index.Key{Topic: t.ID, Queue: p.queue}}, p.commit, r.now())
+		_ = r.gather(commitKey{strings.Clone(p.group), index.Key{Topic: t.ID, Queue: p.queue}}, p.commit) // nobody waits
 		return
 	}
 	req := remoting.NewRequest(remoting.UpdateConsumerOffset)
@@ -175,7 +191,10 @@ func (r *Replica) handleUpdateOffset(c *remoting.Conn, req *remoting.Command) {
 		replyError(c, req, err)
 		return
 	}
-	r.commits.add(k, o, r.now())
+	if left := r.gather(k, o); left != nil {
+		replyError(c, req, left)
+		return
+	}
 	if req.OneWay() {
 		return
 	}
@@ -190,12 +209,49 @@ func (r *Replica) updateOffset(req *remoting.Command, pend *remoting.Pending) {
 		answerError(pend, err)
 		return
 	}
-	r.commits.add(k, o, r.now())
+	if left := r.gather(k, o); left != nil {
+		answerError(pend, left)
+		return
+	}
 	if err := r.awaitCommits(k.group); err != nil {
 		answerError(pend, err)
 		return
 	}
 	ok(pend)
+}
+
+// remarkReset goes with the OK of a commit that a pending reset outweighs, as in RocketMQ.
+const remarkReset = "the offset of the group was reset, and no member has taken that over yet: this commit is left out"
+
+// gather takes a commit in, or answers why it is left out: a reset is pending, or the group is being deleted with its offsets.
+//
+// Invariant: when a reset ends, no commit from before its end is in memory. What came before it was applied is flushed before it ends, see
+// pullDuringReset, and is left out when it is applied; from then on nothing gets in, since both are looked at under one lock.
+func (r *Replica) gather(k commitKey, o ids.QueueOffset) *refusal {
+	c := &r.commits
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refused[k.group] > 0 {
+		return refuse(remoting.SystemBusy, "consumer group %q is being deleted with its offsets", k.group)
+	}
+	if _, pending := r.st.PendingReset(k.group, k.queue); pending {
+		return refuse(remoting.Success, remarkReset)
+	}
+	c.add(k, o, r.now())
+	return nil
+}
+
+// wentBack tells of offsets that members committed below what was stored, as a client may that seeks; a member that was late, or took a fault
+// for "none", does it too.
+func (r *Replica) wentBack(list []state.ConsumerOffset) {
+	r.counters.offsetsBack.Add(int64(len(list)))
+	if !r.isMaster() || r.now().Sub(r.toldBack) < time.Second {
+		return
+	}
+	r.toldBack = r.now()
+	o := list[0]
+	r.log.Warn().Str("consumerGroup", o.Group).Str("topic", r.topicName(o.Topic)).Int32("queue", int32(o.Queue)).Int64("to", int64(o.Offset)).
+		Msg("a member committed an offset below the one before: its group gets messages again")
 }
 
 func answerOutcome(pend *remoting.Pending, o outcome) {
@@ -269,6 +325,9 @@ func (r *Replica) queryOffset(req *remoting.Command, pend *remoting.Pending) {
 		return
 	}
 	if o, stored := r.st.ConsumerOffset(group, t.Name, q); stored {
+		if reset, pending := r.st.PendingReset(group, index.Key{Topic: t.ID, Queue: q}); pending && reset.Offset == o {
+			r.knowsReset(pend, reset)
+		}
 		answerOffset(pend, int64(o))
 		return
 	}

@@ -52,9 +52,15 @@ type NodeOptions struct {
 	RetentionAge time.Duration
 	// RetentionBytes bounds the size of one group's log: older segments are given up above it. 0: no bound.
 	RetentionBytes int64
+	// TimerMaxDelay is how far away the time of a delayed message may be. Default 72 h; a year is possible, more than 100 years are not.
+	// Delay levels are not bound by it.
+	TimerMaxDelay time.Duration
 	// CheckpointBytes is how much log may grow until state and index are written. Default 64 MiB. A start replays at most
 	// about that much.
 	CheckpointBytes int64
+
+	// TransactionCheckInterval is the time between two questions to the producers of a pending transaction. Default 30 s.
+	TransactionCheckInterval time.Duration
 
 	// BootID names this start of the machine. Default: as the system tells; see vfs.BootID.
 	BootID string
@@ -68,6 +74,8 @@ type NodeOptions struct {
 	Logger zerolog.Logger
 }
 
+const maxTimerDelay = 100 * 365 * 24 * time.Hour
+
 // EnsureDefaults fills in what was left zero.
 func (o *NodeOptions) EnsureDefaults() {
 	if o.ClusterName == "" {
@@ -76,8 +84,14 @@ func (o *NodeOptions) EnsureDefaults() {
 	if o.RetentionAge == 0 {
 		o.RetentionAge = 72 * time.Hour
 	}
+	if o.TimerMaxDelay == 0 {
+		o.TimerMaxDelay = 72 * time.Hour
+	}
 	if o.CheckpointBytes == 0 {
 		o.CheckpointBytes = 64 << 20
+	}
+	if o.TransactionCheckInterval == 0 {
+		o.TransactionCheckInterval = 30 * time.Second
 	}
 	if o.ScrubEvery == 0 {
 		o.ScrubEvery = 24 * time.Hour
@@ -123,6 +137,12 @@ func (o *NodeOptions) Validate() error {
 	}
 	if o.ScrubEvery < 0 || o.ScrubRate < 0 {
 		fault("a scrub every %v of %d bytes a second: use positive values", o.ScrubEvery, o.ScrubRate)
+	}
+	if o.TransactionCheckInterval < 0 {
+		fault("checks of transactions every %v: use a positive time", o.TransactionCheckInterval)
+	}
+	if o.TimerMaxDelay < time.Millisecond || o.TimerMaxDelay > maxTimerDelay {
+		fault("delays of at most %v: use a duration from 1ms to %v", o.TimerMaxDelay, maxTimerDelay)
 	}
 	if o.CheckpointBytes < 1<<16 {
 		fault("a checkpoint every %d bytes: use at least 65536", o.CheckpointBytes)

@@ -10,11 +10,13 @@ import (
 
 	"github.com/ledgermq/ledgermq/broker/state"
 	"github.com/ledgermq/ledgermq/commitlog"
+	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/index"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/internal/vfs"
 	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/raftlog"
+	"github.com/ledgermq/ledgermq/timer"
 )
 
 // loop is a replica without Raft, clients and node: the test is its loop goroutine.
@@ -28,6 +30,7 @@ type loop struct {
 
 	before []commitlog.Frame       // formed until the topic was there
 	formed func(f commitlog.Frame) // sees each frame; may be nil
+	clock  func() int64            // time of the next frame; nil: always 1000
 }
 
 func newLoop(t testing.TB) *loop {
@@ -47,9 +50,17 @@ func newLoop(t testing.TB) *loop {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { idx.Close() })
+	times := newTimers()
+	if times.idx, err = timer.Open(timer.Options{FS: fs, Dir: filepath.Join(dir, timersDir)}); err != nil {
+		t.Fatal(err)
+	}
+	times.whole.Store(true)
+	t.Cleanup(func() { times.idx.Close() })
 	n := &Node{o: NodeOptions{CheckpointBytes: 1 << 40, Clock: time.Now, ClusterName: "c"}, log: zerolog.Nop()}
+	n.file.Level = controller.NewestLevel
 	l := &loop{t: t, log: log, tail: log.Tail(), term: 1<<32 | 1}
-	l.r = &Replica{node: n, group: "g", st: state.New(), idx: idx, clog: log, holds: newHolds(), storeHost: netip.MustParseAddrPort("127.0.0.1:1")}
+	l.r = &Replica{node: n, group: "g", st: state.New(), idx: idx, timers: times, clog: log, holds: newHolds(), storeHost: netip.MustParseAddrPort("127.0.0.1:1")}
+	l.r.stats.open(time.Now())
 	l.r.counters.open("g")
 	l.formed = func(f commitlog.Frame) { l.before = append(l.before, f) }
 	l.r.Role(raftlog.Role{Kind: raftlog.RoleMaster, Term: l.term})
@@ -76,9 +87,18 @@ type formed struct {
 	token any
 }
 
+// builder is that of the next frame.
+func (l *loop) builder() *commitlog.Builder {
+	at := int64(1000)
+	if l.clock != nil {
+		at = l.clock()
+	}
+	return l.log.NewBuilder(l.tail, l.term, at)
+}
+
 func (l *loop) form() formed {
 	l.t.Helper()
-	b := l.log.NewBuilder(l.tail, l.term, 1000)
+	b := l.builder()
 	token := l.r.Form(b)
 	if token == nil {
 		l.t.Fatal("nothing was formed")

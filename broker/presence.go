@@ -45,40 +45,57 @@ type SubscriptionData struct {
 // groups whose members must be told come out) and lives in memory only, since a client says all of it again every 30 s to
 // every broker. C is the connection. The owner serialises calls.
 //
-// Invariant: a connection is in conns exactly while it has at least one member.
+// Invariants: a connection is in conns exactly while it has at least one member. A group is in mixed exactly while its mixture is not
+// empty.
 type presence[C comparable] struct {
 	groups    map[string]*consumerGroup[C]
 	producers map[string]map[C]*member
 	conns     map[C]map[string]bool // consumer groups of a connection
+	asks      int64                 // how often a producer was chosen
+	mixed     map[string][]string   // groups whose members differ: in which topics
 }
 
+// consumerGroup has what its members said last of the group as a whole.
 type consumerGroup[C comparable] struct {
-	model   string
-	members map[C]*member
+	consumeType, model, fromWhere string
+	members                       map[C]*member
 }
 
 type member struct {
+	clientInfo
 	clientID string
+	joined   time.Time // of this connection
 	seen     time.Time
+	asked    int64 // by asks; of a producer
 	subs     map[string]SubscriptionData
+}
+
+// clientInfo is what the header of a heartbeat tells of a client.
+type clientInfo struct {
+	language byte
+	version  int32
 }
 
 // memberExpiry is how long a member may stay silent; clients send a heartbeat every 30 s.
 const memberExpiry = 120 * time.Second
 
 func newPresence[C comparable]() *presence[C] {
-	return &presence[C]{groups: map[string]*consumerGroup[C]{}, producers: map[string]map[C]*member{}, conns: map[C]map[string]bool{}}
+	return &presence[C]{groups: map[string]*consumerGroup[C]{}, producers: map[string]map[C]*member{}, conns: map[C]map[string]bool{}, mixed: map[string][]string{}}
 }
 
 // heartbeat takes in what a client says of itself. It returns the groups in which a member or a subscription is new.
-func (p *presence[C]) heartbeat(c C, hb HeartbeatData, now time.Time) (changed []string) {
+func (p *presence[C]) heartbeat(c C, info clientInfo, hb HeartbeatData, now time.Time) (changed []string) {
 	for _, d := range hb.ProducerDataSet {
 		g := p.producers[d.GroupName]
 		if g == nil {
 			g = map[C]*member{}
 			p.producers[d.GroupName] = g
 		}
-		g[c] = &member{clientID: hb.ClientID, seen: now}
+		if m := g[c]; m != nil && m.clientID == hb.ClientID {
+			m.seen, m.clientInfo = now, info
+			continue
+		}
+		g[c] = &member{clientInfo: info, clientID: hb.ClientID, seen: now}
 	}
 	for _, d := range hb.ConsumerDataSet {
 		g := p.groups[d.GroupName]
@@ -86,20 +103,21 @@ func (p *presence[C]) heartbeat(c C, hb HeartbeatData, now time.Time) (changed [
 			g = &consumerGroup[C]{members: map[C]*member{}}
 			p.groups[d.GroupName] = g
 		}
-		g.model = d.MessageModel
+		g.consumeType, g.model, g.fromWhere = d.ConsumeType, d.MessageModel, d.ConsumeFromWhere
 		m := g.members[c]
 		fresh := m == nil || m.clientID != hb.ClientID
 		if fresh {
-			m = &member{clientID: hb.ClientID, subs: map[string]SubscriptionData{}}
+			m = &member{clientID: hb.ClientID, joined: now, subs: map[string]SubscriptionData{}}
 			g.members[c] = m
 			if p.conns[c] == nil {
 				p.conns[c] = map[string]bool{}
 			}
 			p.conns[c][d.GroupName] = true
 		}
-		m.seen = now
+		m.clientInfo, m.seen = info, now
 		if m.subscribe(d.SubscriptionDataSet) || fresh {
 			changed = append(changed, d.GroupName)
+			p.remix(d.GroupName)
 		}
 	}
 	return changed
@@ -185,7 +203,24 @@ func (p *presence[C]) drop(c C, group string) bool {
 	if len(p.conns[c]) == 0 {
 		delete(p.conns, c)
 	}
+	p.remix(group)
 	return true
+}
+
+// producer returns a connection of a producer group, another one each time: the one that was asked longest ago.
+func (p *presence[C]) producer(group string) (c C, ok bool) {
+	var next *member
+	for k, m := range p.producers[group] {
+		if next == nil || m.asked < next.asked {
+			c, next = k, m
+		}
+	}
+	if next == nil {
+		return c, false
+	}
+	p.asks++
+	next.asked = p.asks
+	return c, true
 }
 
 // members returns the sorted client ids of a group.

@@ -21,18 +21,18 @@ func TestPresenceTellsOfChangesOnly(t *testing.T) {
 	t.Parallel()
 	p := newPresence[int]()
 	now := time.Unix(1000, 0)
-	if got := p.heartbeat(1, hb("a", "CLUSTERING", "g"), now); !slices.Equal(got, []string{"g"}) {
+	if got := p.heartbeat(1, clientInfo{}, hb("a", "CLUSTERING", "g"), now); !slices.Equal(got, []string{"g"}) {
 		t.Fatalf("a first member changed %v, want g", got)
 	}
-	if got := p.heartbeat(1, hb("a", "CLUSTERING", "g"), now); len(got) != 0 {
+	if got := p.heartbeat(1, clientInfo{}, hb("a", "CLUSTERING", "g"), now); len(got) != 0 {
 		t.Fatalf("the same heartbeat again changed %v", got)
 	}
 	more := hb("a", "CLUSTERING", "g")
 	more.ConsumerDataSet[0].SubscriptionDataSet = append(more.ConsumerDataSet[0].SubscriptionDataSet, SubscriptionData{Topic: "U", SubVersion: 1})
-	if got := p.heartbeat(1, more, now); !slices.Equal(got, []string{"g"}) {
+	if got := p.heartbeat(1, clientInfo{}, more, now); !slices.Equal(got, []string{"g"}) {
 		t.Fatalf("a new topic changed %v, want g", got)
 	}
-	if got := p.heartbeat(2, hb("b", "CLUSTERING", "g"), now); !slices.Equal(got, []string{"g"}) {
+	if got := p.heartbeat(2, clientInfo{}, hb("b", "CLUSTERING", "g"), now); !slices.Equal(got, []string{"g"}) {
 		t.Fatalf("a second member changed %v, want g", got)
 	}
 	if got := p.members("g"); !slices.Equal(got, []string{"a", "b"}) {
@@ -55,8 +55,8 @@ func TestPresenceTellsOfChangesOnly(t *testing.T) {
 func TestPresenceNeverPushesToBroadcastingGroups(t *testing.T) {
 	t.Parallel()
 	p := newPresence[int]()
-	p.heartbeat(1, hb("a", "BROADCASTING", "g"), time.Unix(0, 0))
-	p.heartbeat(2, hb("b", "CLUSTERING", "h"), time.Unix(0, 0))
+	p.heartbeat(1, clientInfo{}, hb("a", "BROADCASTING", "g"), time.Unix(0, 0))
+	p.heartbeat(2, clientInfo{}, hb("b", "CLUSTERING", "h"), time.Unix(0, 0))
 	if got := p.listeners("g"); got != nil {
 		t.Fatalf("a broadcasting group has listeners %v", got)
 	}
@@ -73,8 +73,8 @@ func TestPresenceKeepsEachMembersSubscription(t *testing.T) {
 	a, b := hb("a", "CLUSTERING", "g"), hb("b", "CLUSTERING", "g")
 	a.ConsumerDataSet[0].SubscriptionDataSet[0] = SubscriptionData{Topic: "T", SubString: "red", SubVersion: 5}
 	b.ConsumerDataSet[0].SubscriptionDataSet[0] = SubscriptionData{Topic: "T", SubString: "blue", SubVersion: 7}
-	p.heartbeat(1, a, time.Unix(0, 0))
-	p.heartbeat(2, b, time.Unix(0, 0))
+	p.heartbeat(1, clientInfo{}, a, time.Unix(0, 0))
+	p.heartbeat(2, clientInfo{}, b, time.Unix(0, 0))
 	for conn, want := range map[int]string{1: "red", 2: "blue", 3: "blue"} {
 		if s, known, found := p.subscription(conn, "g", "T"); !known || !found || s.SubString != want {
 			t.Errorf("connection %d has the filter %q (%v, %v), want %q", conn, s.SubString, known, found, want)
@@ -101,7 +101,10 @@ func TestPresenceAgainstATwin(t *testing.T) {
 			conn, group := r.IntN(5), fmt.Sprintf("g%d", r.IntN(4))
 			switch r.IntN(5) {
 			case 0, 1:
-				p.heartbeat(conn, hb(fmt.Sprintf("c%d", conn), "CLUSTERING", group), now)
+				h := hb(fmt.Sprintf("c%d", conn), "CLUSTERING", group)
+				h.ConsumerDataSet[0].SubscriptionDataSet[0].SubString = []string{"*", "a", "a || b", "b||a"}[r.IntN(4)]
+				h.ConsumerDataSet[0].SubscriptionDataSet[0].SubVersion = int64(step)
+				p.heartbeat(conn, clientInfo{}, h, now)
 				twin[fact{conn, group}] = now
 			case 2:
 				p.unregister(conn, "", group)
@@ -153,6 +156,16 @@ func (p *presence[C]) check(t *testing.T) {
 			if !p.conns[c][name] {
 				t.Fatalf("connection %v does not know its group %s", c, name)
 			}
+		}
+	}
+	for name, g := range p.groups {
+		if want := g.mixture(); !slices.Equal(p.mixed[name], want) {
+			t.Fatalf("group %s is noted as mixed in %v, and is in %v", name, p.mixed[name], want)
+		}
+	}
+	for name := range p.mixed {
+		if p.groups[name] == nil {
+			t.Fatalf("group %s is noted as mixed, and is gone", name)
 		}
 	}
 	for c, groups := range p.conns {

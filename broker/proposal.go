@@ -24,21 +24,29 @@ const (
 // proposal is something that waits to be put into the log: a send or a state command. Its life:
 //
 //	enqueue ──▶ form (loop: gets its offsets, goes into a frame) ──▶ apply (loop: one effect a record) ──▶ finish, once
+//	    │         └─ no record: what it wanted is past; finish(not stored) at once
 //	    └──────────────────────────────── finish(not stored) when the replica stops being master before form
+//
+// form may decide by the state and by what is in flight, which the loop keeps beside the state for that; see unformer.
 type proposal interface {
-	// space is the number of bytes that the records take in a frame. All of them go into the same frame.
+	// space is the number of bytes that the records take in a frame at most. All of them go into the same frame.
 	space() int
 	// form appends the records. There is room: the caller asked the builder.
 	form(r *Replica, b *commitlog.Builder)
 	// apply hears what record i of the proposal did.
 	apply(i int, e state.Effect)
-	// records is the number of records that form appends.
+	// records is the number of records that form has appended.
 	records() int
 	// finish ends the proposal. It runs on the loop goroutine, or on the one that enqueued it, and must not block.
 	finish(r *Replica, o outcome)
 	// since is when it was enqueued.
 	since() time.Time
 }
+
+// unformer is a proposal whose form noted something beside the state. unform takes that back: the frame is certain never to be in the
+// log. The newest proposal of the newest frame comes first. All that is noted ends with the mastership too, see Role, and what the
+// state has once everything in flight is applied, see settleOverlay.
+type unformer interface{ unform(r *Replica) }
 
 // inbox is where proposals wait for the loop, in the order of their arrival.
 //
@@ -60,6 +68,16 @@ func (q *inbox) put(p proposal) bool {
 	}
 	q.items = append(q.items, p)
 	return true
+}
+
+// waiting is how many proposals wait, and since when the first of them does.
+func (q *inbox) waiting() (n int, since time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.items) == 0 {
+		return 0, since
+	}
+	return len(q.items), q.items[0].since()
 }
 
 // take swaps the waiting proposals for an empty slice to reuse.
@@ -108,6 +126,9 @@ const frameTarget = 512 << 10
 
 // Form implements raftlog.StateMachine: it moves what waits into the next frame.
 func (r *Replica) Form(b *commitlog.Builder) any {
+	if r.freezeAt != 0 {
+		return nil // Flush wakes the loop when it is applied
+	}
 	if r.formed == len(r.forming) {
 		r.forming = r.inbox.take(r.forming)
 		r.formed = 0
@@ -119,15 +140,26 @@ func (r *Replica) Form(b *commitlog.Builder) any {
 		}
 	}
 	t := batches.Get().(*batch)
-	for r.formed < len(r.forming) && b.Len() < frameTarget {
+	frozen := r.frozen.Load() // only Apply changes it, on this goroutine
+	for r.formed < len(r.forming) && b.Len() < frameTarget && r.freezeAt == 0 {
 		p := r.forming[r.formed]
+		if frozen && barred(p) {
+			r.forming[r.formed] = nil
+			r.formed++
+			p.finish(r, outcomeNotStored)
+			continue
+		}
 		if !b.Admit(p.space()) {
 			break
 		}
 		p.form(r, b)
-		t.items = append(t.items, p)
 		r.forming[r.formed] = nil
 		r.formed++
+		if p.records() == 0 {
+			p.finish(r, outcomeNotStored)
+			continue
+		}
+		t.items = append(t.items, p)
 	}
 	if len(t.items) == 0 {
 		t.free()
@@ -152,16 +184,18 @@ func (r *Replica) nextOffset(k index.Key, n int) ids.QueueOffset {
 // settleOverlay forgets the offsets given to frames in flight once all of them are applied: the state has them then. That a frame
 // lost its token does not count: it is still in the log.
 func (r *Replica) settleOverlay(applied ids.Index) {
-	if len(r.overlay) > 0 && applied >= r.formedTo {
+	if applied >= r.formedTo {
 		clear(r.overlay)
+		r.endings.settle()
+		clear(r.timers.recalled)
 	}
 }
 
 // takeBack gives the offsets of the newest frame free again: it is certain never to be in the log, so they would be a hole.
 func (r *Replica) takeBack(t *batch) {
 	for _, p := range slices.Backward(t.items) {
-		if s, ok := p.(*send); ok {
-			r.overlay[s.key] = s.first
+		if u, ok := p.(unformer); ok {
+			u.unform(r)
 		}
 	}
 }
@@ -175,11 +209,17 @@ type send struct {
 	buf     []byte // RocketMQ records, back to back
 	recs    []sendRecord
 	at      time.Time
-	dropped bool // its topic was deleted before it was applied
+	dropped bool              // its topic was deleted before it was applied
+	half    *state.HalfPrefix // of the one record, which is a half message; nil in other sends
+	term    ids.Term          // when not 0 it is for a frame of that term only
+
+	later    later  // when it is to be delivered; set before its only record is encoded it counts before the record's properties
+	timerKey uint32 // with later, for a recall
 
 	first    ids.QueueOffset // of the first message, set by form
 	reply    sendReply
 	whenDone func(r *Replica, o outcome, s *send) // instead of an answer on the wire; may be nil
+	dead     bool                                 // a message that was handed back is a dead letter now
 }
 
 var sends = sync.Pool{New: func() any { return new(send) }}
@@ -199,7 +239,7 @@ func (s *send) release() {
 	if cap(s.buf) > maxKeptRecords {
 		s.buf, s.recs = nil, nil
 	}
-	*s = send{buf: s.buf[:0], recs: s.recs[:0], reply: sendReply{unique: s.reply.unique[:0]}}
+	*s = send{buf: s.buf[:0], recs: s.recs[:0], reply: sendReply{unique: s.reply.unique[:0], recall: s.reply.recall[:0]}}
 	sends.Put(s)
 }
 
@@ -215,29 +255,61 @@ func (s *send) space() int {
 		n += recordSpace(state.MessagePrefixSize + s.recs[i].end - start)
 		start = s.recs[i].end
 	}
+	if s.half != nil {
+		n += s.half.Size()
+	}
 	return n
 }
 
 func (s *send) records() int     { return len(s.recs) }
 func (s *send) since() time.Time { return s.at }
 
+func (s *send) unform(r *Replica) {
+	if s.half != nil {
+		r.endings.next = s.first
+		return
+	}
+	if s.later.due != 0 {
+		r.timers.unformed(len(s.recs))
+		return
+	}
+	r.overlay[s.key] = s.first
+}
+
 func (s *send) form(r *Replica, b *commitlog.Builder) {
+	if s.term != 0 && s.term != b.Term() {
+		s.recs = s.recs[:0]
+		return
+	}
+	if s.half != nil {
+		s.formHalf(r, b)
+		return
+	}
+	if s.later.due != 0 {
+		s.formTimers(r, b)
+		return
+	}
 	s.first = r.nextOffset(s.key, len(s.recs))
 	start := 0
 	for i := range s.recs {
 		rec := s.buf[start:s.recs[i].end]
 		start = s.recs[i].end
-		body, off, ok := b.Reserve(state.RecordMessage, state.RecordVersion, 0, state.MessagePrefixSize+len(rec))
-		if !ok {
-			panic("broker: the frame that admitted a send has no room for it")
-		}
-		qo := s.first + ids.QueueOffset(i)
-		state.MessagePrefix{Key: s.key, TagsCode: s.recs[i].tags, QueueOffset: qo}.Put(body)
-		s.recs[i].phys = off + state.MessagePrefixSize
-		m := body[state.MessagePrefixSize:]
-		copy(m, rec)
-		message.Patch(m, qo, s.recs[i].phys, b.Time(), r.storeHost)
+		s.recs[i].phys = r.formMessage(b, s.key, s.recs[i].tags, s.first+ids.QueueOffset(i), rec)
 	}
+}
+
+// formMessage appends a message with its queue offset and returns where it lies. There is room.
+func (r *Replica) formMessage(b *commitlog.Builder, k index.Key, tags int64, qo ids.QueueOffset, rec []byte) ids.PhysicalOffset {
+	body, off, ok := b.Reserve(state.RecordMessage, state.RecordVersion, 0, state.MessagePrefixSize+len(rec))
+	if !ok {
+		panic("broker: the frame that admitted a message has no room for it")
+	}
+	state.MessagePrefix{Key: k, TagsCode: tags, QueueOffset: qo}.Put(body)
+	phys := off + state.MessagePrefixSize
+	m := body[state.MessagePrefixSize:]
+	copy(m, rec)
+	message.Patch(m, qo, phys, b.Time(), r.storeHost)
+	return phys
 }
 
 func (s *send) apply(_ int, e state.Effect) {

@@ -37,6 +37,8 @@ type pullRequest struct {
 	subVersion   int64
 	expression   string
 	filter       tagFilter
+	conn         *remoting.Conn // that the pull came over
+	others       *tagFilter     // what other members of the group want besides, nil: nothing; for one look
 }
 
 func parsePull(req *remoting.Command) (p pullRequest, err error) {
@@ -90,6 +92,7 @@ type found struct {
 	next     ids.QueueOffset
 	min, max ids.QueueOffset
 	suggest  ids.BrokerID
+	messages int // found
 	remark   string
 }
 
@@ -112,10 +115,14 @@ func (r *Replica) handlePull(c *remoting.Conn, req *remoting.Command) {
 		replyError(c, req, err)
 		return
 	}
+	k := index.Key{Topic: t.ID, Queue: p.queue}
+	if r.resetPending(p.group, k) {
+		c.Async(req, r.pullDuringReset)
+		return
+	}
 	if p.sysFlag&message.PullCommitOffset != 0 && p.commit >= 0 {
 		r.commitWithPull(c, &p, &t)
 	}
-	k := index.Key{Topic: t.ID, Queue: p.queue}
 	s := pullScratches.Get().(*pullScratch)
 	defer pullScratches.Put(s)
 	f, err := r.look(k, &p, s)
@@ -136,12 +143,13 @@ func (r *Replica) handlePull(c *remoting.Conn, req *remoting.Command) {
 		r.hold(&heldPull{req: p, key: k, pending: c.Pending(req), conn: c, deadline: r.now().Add(p.suspend)})
 		return
 	}
+	r.given(&p, k, f, s.body)
 	r.fill(&s.resp, f, s.body)
 	c.Reply(req, &s.resp)
 }
 
-// mayPull checks topic, group, queue and subscription, and parses the filter.
-func (r *Replica) mayPull(c *remoting.Conn, p *pullRequest) (state.Topic, error) {
+// mayConsume checks what an operator may change while a pull is held: whether the topic is readable, and whether the group may consume it.
+func (r *Replica) mayConsume(p *pullRequest) (state.Topic, error) {
 	t, ref := r.topic(p.topic)
 	if ref != nil {
 		return t, ref
@@ -153,6 +161,18 @@ func (r *Replica) mayPull(c *remoting.Conn, p *pullRequest) (state.Topic, error)
 		return t, refuse(remoting.NoPermission, "consumer group %q may not consume", p.group)
 	} else if !known && r.groupMissing(p.group) {
 		return t, refuse(remoting.SubscriptionGroupNotExist, "consumer group %q does not exist: create it", p.group)
+	}
+	if !r.mayRead(p.group, p.topic) {
+		return t, refuse(remoting.NoPermission, "consumer group %q is forbidden to read topic %q", p.group, p.topic)
+	}
+	return t, nil
+}
+
+// mayPull checks topic, group, queue and subscription, and parses the filter.
+func (r *Replica) mayPull(c *remoting.Conn, p *pullRequest) (state.Topic, error) {
+	t, err := r.mayConsume(p)
+	if err != nil {
+		return t, err
 	}
 	if p.queue < 0 || int32(p.queue) >= t.ReadQueues {
 		return t, refuse(remoting.InvalidParameter, "queue %d of topic %s does not exist: it has %d", p.queue, t.Name, t.ReadQueues)
@@ -174,7 +194,7 @@ func (r *Replica) mayPull(c *remoting.Conn, p *pullRequest) (state.Topic, error)
 	if p.expression != "" && p.expression != expressionTag {
 		return t, refuse(remoting.SystemError, "filters of type %s are not supported", p.expression)
 	}
-	p.filter = parseTagFilter(p.subscription)
+	p.filter, p.conn = parseTagFilter(p.subscription), c
 	return t, nil
 }
 
@@ -207,6 +227,7 @@ const indexTries = 1000
 
 // look reads from a queue into s.body. It never blocks but for the disk. A front that is cut meanwhile is no error.
 func (r *Replica) look(k index.Key, p *pullRequest, s *pullScratch) (found, error) {
+	p.others = r.wantedBesides(p)
 	for {
 		f, err := r.lookOnce(k, p, s)
 		if err == nil {
@@ -250,6 +271,11 @@ func (r *Replica) lookOnce(k index.Key, p *pullRequest, s *pullScratch) (f found
 		for rest := s.entries; len(rest) > 0; {
 			e := rest[0]
 			if !p.filter.mayMatch(e.TagsCode) {
+				if stop, err := r.keptBack(e, p, f.next, s); err != nil {
+					return f, err
+				} else if stop {
+					return r.stopped(p, f, messages), nil
+				}
 				scanned++
 				f.next++
 				rest = rest[1:]
@@ -259,12 +285,23 @@ func (r *Replica) lookOnce(k index.Key, p *pullRequest, s *pullScratch) (f found
 				f.code = remoting.Success
 				return f, nil
 			}
-			n := r.neighbours(rest, &p.filter, maxPullBytes-len(s.body))
+			n := 1
+			if p.others == nil {
+				n = r.neighbours(rest, &p.filter, maxPullBytes-len(s.body))
+			}
 			matched, err := r.read(rest[:n], p, f.next, s)
 			if err != nil {
 				return f, err
 			}
+			if matched == 0 && p.others != nil { // another tag with the same hash
+				if stop, err := r.keptBack(e, p, f.next, s); err != nil {
+					return f, err
+				} else if stop {
+					return r.stopped(p, f, messages), nil
+				}
+			}
 			messages += matched
+			f.messages = messages
 			scanned += n
 			f.next += ids.QueueOffset(n)
 			rest = rest[n:]
@@ -279,6 +316,19 @@ func (r *Replica) lookOnce(k index.Key, p *pullRequest, s *pullScratch) (f found
 		f.code = remoting.PullNotFound
 	}
 	return f, nil
+}
+
+// stopped ends a look before a message that is kept back. What came before it is answered first.
+func (r *Replica) stopped(p *pullRequest, f found, messages int) found {
+	switch {
+	case messages > 0:
+		f.code = remoting.Success
+	case f.next > p.offset:
+		f.code = remoting.PullRetryImmediately
+	default:
+		r.keepBack(p, &f)
+	}
+	return f
 }
 
 // maxGap is how many bytes between two messages of a queue are read along, to save a read.
@@ -360,8 +410,20 @@ func (r *Replica) fill(resp *remoting.Command, f found, body []byte) {
 	resp.SetInt64("maxOffset", int64(f.max))
 	if f.code == remoting.Success {
 		r.counters.pulls.Add(1)
+		r.counters.messagesOut.Add(int64(f.messages))
 		r.counters.bytesOut.Add(int64(len(body)))
 		resp.Body = body
+	} else {
+		r.counters.pullsMissed.Add(1)
+	}
+}
+
+// given counts what a consumer group gets.
+func (r *Replica) given(p *pullRequest, k index.Key, f found, body []byte) {
+	if f.code == remoting.Success {
+		if t := r.stats.add(tallyGet, p.group, k.Topic, p.topic, f.messages, len(body), r.now()); t != nil {
+			t.given.gave(k.Queue, f.next)
+		}
 	}
 }
 
@@ -389,6 +451,7 @@ func (r *Replica) beyondEnd(c *remoting.Conn, req *remoting.Command, p pullReque
 		if f.code == remoting.PullOffsetMoved && p.offset > f.max {
 			f.next = f.max
 		}
+		r.given(&p, k, f, s.body)
 		r.fill(&s.resp, f, s.body)
 		pend.Answer(&s.resp)
 	})
@@ -396,12 +459,15 @@ func (r *Replica) beyondEnd(c *remoting.Conn, req *remoting.Command, p pullReque
 
 // hold keeps a pull. A message that came between the look and the hold is noticed by looking again.
 func (r *Replica) hold(h *heldPull) {
-	offset, key := h.req.offset, h.key // once it is held, another goroutine may go on with it
+	offset, key, group := h.req.offset, h.key, h.req.group // once it is held, another goroutine may go on with it
 	if !r.holds.add(h) {
 		r.expire(h)
 		return
 	}
-	if _, end := r.queueRange(key); offset < end && r.holds.withdraw(h, key) {
+	if r.resetPending(group, key) && r.holds.withdraw(h, key) {
+		h.moved = true
+		r.expire(h)
+	} else if _, end := r.queueRange(key); offset < end && r.holds.withdraw(h, key) {
 		r.resume(h)
 	} else if r.ctx.Err() != nil && r.holds.withdraw(h, key) {
 		r.expire(h) // housekeeping has ended all others
@@ -431,7 +497,11 @@ func (r *Replica) wake() {
 func (r *Replica) resume(h *heldPull) {
 	s := pullScratches.Get().(*pullScratch)
 	defer pullScratches.Put(s)
-	f, err := r.look(h.key, &h.req, s)
+	var f found
+	_, err := r.mayConsume(&h.req)
+	if err == nil {
+		err = r.guarded(func() (err error) { f, err = r.look(h.key, &h.req, s); return err })
+	}
 	if err != nil {
 		answerError(&h.pending, err)
 		return
@@ -444,6 +514,7 @@ func (r *Replica) resume(h *heldPull) {
 	case remoting.PullNotFound:
 		r.hold(h)
 	default:
+		r.given(&h.req, h.key, f, s.body)
 		r.fill(&s.resp, f, s.body)
 		h.pending.Answer(&s.resp)
 	}

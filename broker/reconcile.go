@@ -359,7 +359,7 @@ func (n *Node) forwardsOn(h *hosted, w *controllerpb.WantedReplica) bool {
 	n.mu.Lock()
 	r := h.r
 	n.mu.Unlock()
-	if r == nil || !w.Planned || r.leads() || r.now().Sub(r.lastLed()) >= forwardAfter {
+	if r == nil || !w.Planned || w.Removed || r.leads() || r.now().Sub(r.lastLed()) >= forwardAfter {
 		return false
 	}
 	r.learnOthers(w)
@@ -386,6 +386,7 @@ func (n *Node) retire(id ids.GroupID, h *hosted, w *controllerpb.WantedReplica, 
 	u := uncleanOf(w.Unclean, h.file.Replica)
 	switch {
 	case r != nil:
+		r.office.removed.Store(w.Removed)
 		n.park(r, why, u == nil)
 		return
 	case busy:
@@ -393,6 +394,9 @@ func (n *Node) retire(id ids.GroupID, h *hosted, w *controllerpb.WantedReplica, 
 	case u != nil && !h.told:
 		n.tellRemoved(id, h, u)
 		return
+	}
+	if w.Removed && !n.rememberRemoved(id) {
+		return // tried again
 	}
 	from := filepath.Join(n.o.Dir, "groups", id.String())
 	lost := filepath.Join(n.o.Dir, LostFolder)

@@ -70,10 +70,18 @@ func (w *wire) answers() string {
 			off = next
 		}
 	}
+	for _, key := range []string{"k0", "k1", "k2", "every"} {
+		resp := w.call(remoting.QueryMessage, nil, "topic", "T", "key", key, "maxNum", "64", "beginTimestamp", "0", "endTimestamp", strconv.FormatInt(1<<63-1, 10))
+		fmt.Fprintf(&b, "key %s: code %d", key, resp.Code)
+		for _, m := range records(w.t, resp.Body) {
+			fmt.Fprintf(&b, " %d/%d", m.QueueID, m.QueueOffset)
+		}
+		b.WriteString("\n")
+	}
 	return b.String()
 }
 
-// fill sends n messages of size bytes over the four queues of T.
+// fill sends n messages of size bytes over the four queues of T, with two keys each.
 func (w *wire) fill(from, n, size int) {
 	w.t.Helper()
 	body := bytes.Repeat([]byte("."), size)
@@ -81,7 +89,7 @@ func (w *wire) fill(from, n, size int) {
 		copy(body, fmt.Sprintf("%08d", i))
 		// A busy machine may change the master in between; the old one then passes the send on.
 		eventually(w.t, 20*time.Second, func() error {
-			resp := w.call(remoting.SendMessage, body, sendFields("T", "queueId", strconv.Itoa(i%4))...)
+			resp := w.call(remoting.SendMessage, body, sendFields("T", "queueId", strconv.Itoa(i%4), "properties", fmt.Sprintf("KEYS\x01k%d every\x02", i%50))...)
 			if resp.Code == remoting.Success {
 				return nil
 			}

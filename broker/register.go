@@ -25,7 +25,8 @@ const (
 
 // registrar tells one name server about the replicas of this node: all of them every 10 s, when a role or a topic changed, and as
 // soon as a name server that went away is back. A master registers its topics and itself under id 0; a slave only its address
-// under its slot. Each carries the term: the name server never goes back to a lower one.
+// under its slot. Each carries the term: the name server never goes back to a lower one. A replica whose group is being removed takes its
+// address back instead.
 type registrar struct {
 	n    *Node
 	addr string
@@ -156,7 +157,7 @@ func (g *registrar) close() {
 // register sends one replica's registration. A refusal of a name server that knows a newer term is no error: the next round says
 // what is true then.
 func (g *registrar) register(ctx context.Context, r *Replica) error {
-	if r.office.hushed(r.now()) {
+	if r.office.hushed(r.now()) && !r.goes() {
 		return nil // what ends that kicks the registrars
 	}
 	ctx, cancel := context.WithTimeout(ctx, registerCall)
@@ -166,7 +167,11 @@ func (g *registrar) register(ctx context.Context, r *Replica) error {
 		return err
 	}
 	g.order.Lock()
-	resp, err := c.Call(ctx, r.registration())
+	build := r.registration
+	if r.goes() {
+		build = r.unregistration
+	}
+	resp, err := c.Call(ctx, build())
 	g.order.Unlock()
 	if err != nil {
 		return err
@@ -185,12 +190,13 @@ func (r *Replica) registration() *remoting.Command {
 	id := ids.BrokerID(r.slot)
 	if role.Kind == raftlog.RoleMaster {
 		id = ids.MasterBrokerID
+		permission := r.permission() | permInherit
 		for _, t := range r.st.Topics() {
-			if t.Name == message.DefaultTopic && r.node.o.NoAutoCreateTopic {
+			if t.Name == message.DefaultTopic && !r.createsTopics() {
 				continue
 			}
 			body.Topics = append(body.Topics, namesrv.TopicConfig{Name: t.Name, ReadQueues: t.ReadQueues, WriteQueues: t.WriteQueues,
-				Perm: t.Perm, SysFlag: t.SysFlag, Order: t.Order, Attributes: t.Attributes})
+				Perm: t.Perm & permission, SysFlag: t.SysFlag, Order: t.Order, Attributes: t.Attributes})
 		}
 	}
 	req := remoting.NewRequest(remoting.RegisterBroker)
@@ -209,6 +215,20 @@ func (r *Replica) registration() *remoting.Command {
 	r.node.mu.Unlock()
 	req.Body = body.Encode()
 	req.SetInt64("bodyCrc32", int64(namesrv.BodyCRC(req.Body)))
+	return req
+}
+
+// goes tells whether the name servers are to forget this replica: its group is being removed.
+func (r *Replica) goes() bool { return r.frozen.Load() || r.office.removed.Load() }
+
+// unregistration takes this replica's address back.
+func (r *Replica) unregistration() *remoting.Command {
+	req := remoting.NewRequest(remoting.UnregisterBroker)
+	req.Set("brokerName", r.group)
+	req.Set("brokerAddr", r.advertise)
+	req.Set("clusterName", r.node.o.ClusterName)
+	req.SetInt64("brokerId", int64(r.brokerID()))
+	req.Set(namesrv.FieldGroupTerm, strconv.FormatUint(uint64(r.term()), 10))
 	return req
 }
 

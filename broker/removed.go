@@ -99,17 +99,18 @@ func writeRemoved(o NodeOptions, dir string, f replicaFile, u *controllerpb.Uncl
 			break
 		}
 		for rec := range frame.Records() {
-			if rec.Type != state.RecordMessage || len(rec.Body) <= state.MessagePrefixSize {
+			record, ok := state.MessageIn(rec)
+			if !ok {
 				others++
 				continue
 			}
-			m, _, err := message.Decode(rec.Body[state.MessagePrefixSize:])
+			m, _, err := message.Decode(record)
 			if err != nil {
 				fault = err
 				continue
 			}
 			messages++
-			writeRemovedMessage(w, &m, rec.Offset+state.MessagePrefixSize)
+			writeRemovedMessage(w, &m, rec.Offset+ids.PhysicalOffset(len(rec.Body)-len(record)))
 		}
 	}
 	if others > 0 {

@@ -55,24 +55,33 @@ type Replica struct {
 	overlay       map[index.Key]ids.QueueOffset // next offsets of queues that have messages in frames up to formedTo
 	formedTo      ids.Index                     // newest frame formed as this master
 	newest        *batch                        // token of that frame while it has no outcome
+	endings       endings                       // of transactions, in frames up to formedTo
+	freezeAt      ids.Index                     // of a frame with a freeze that is not applied yet: nothing is formed behind it; 0: none
+	heldBack      bool                          // something waits since then, and the loop must look again
 	owed          []*batch                      // applied, not yet known on enough voters
 	answered      map[*remoting.Conn]struct{}
 	woken         map[index.Key]struct{}
 	routesChanged bool
 	swept         time.Time
+	toldBack      time.Time // wentBack logged something
 	response      remoting.Command
 	scratch       []byte
+	words         []uint64           // hashes of the message that is being indexed
 	sinceCheck    ids.PhysicalOffset // applied end at the last checkpoint
 	indexed       ids.PhysicalOffset // the same of the index alone, while the log does not reach the state
 
 	inbox       inbox
 	halfApplied atomic.Bool                  // Apply failed: state and index may have a part of the frame after applied
+	frozen      atomic.Bool                  // the state is
 	applied     atomic.Uint64                // index
 	appliedEnd  atomic.Int64                 // physical offset after the last applied frame
 	role        atomic.Pointer[raftlog.Role] // last one heard of the loop
 	others      atomic.Pointer[map[ids.ReplicaID]otherReplica]
 	campaigned  atomic.Uint64 // term + 1 in which the controller asked to campaign last
 	counters    counters
+	stats       statistics
+	earliest    atomic.Pointer[earliestFrame]
+	timers      *timers
 	checkpoint  checkpoint
 	catchup     catchup
 	scrubbed    atomic.Pointer[scrubResult]
@@ -80,12 +89,28 @@ type Replica struct {
 	forwarder   forwarder
 	office      office
 	commits     commits
+	resetsTold  resetsTold
 	metDamage   atomic.Bool   // a pull met a damaged message, and said so
 	mend        chan struct{} // asks upkeep for a rebuild of the index's holes
+	retaining   sync.Mutex    // upkeep and administrators give up old segments
+	queries     atomic.Int32  // under way
+	resends     sync.Mutex    // one dead letter is sent again at a time
+	relays      atomic.Int32  // that wait for members
 	creating    sync.Map      // name of a topic or group being created -> *creation
 
-	presenceMu sync.Mutex
-	presence   *presence[*remoting.Conn]
+	presenceMu  sync.Mutex
+	presence    *presence[*remoting.Conn]
+	mixedTold   map[string][]string // as presence.mixed was when it was told last
+	mixedGroups atomic.Int64        // len of presence.mixed
+}
+
+// workerQueue is how many requests that wait for a quorum or the disk may wait for a worker.
+const workerQueue = 16384
+
+// earliestFrame is the time of the first frame with something in it, while the log begins at first.
+type earliestFrame struct {
+	first ids.Index
+	time  int64
 }
 
 // otherReplica is what the controller tells of another replica of the group.
@@ -115,8 +140,9 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	r := &Replica{node: n, group: f.Group, gid: gid, id: f.Replica, slot: f.Slot, dir: dir,
 		log:     n.log.With().Str("group", f.Group).Uint64("replica", uint64(f.Replica)).Logger(),
 		overlay: map[index.Key]ids.QueueOffset{}, answered: map[*remoting.Conn]struct{}{}, woken: map[index.Key]struct{}{},
-		presence: newPresence[*remoting.Conn](), holds: newHolds(), mend: make(chan struct{}, 1)}
+		presence: newPresence[*remoting.Conn](), mixedTold: map[string][]string{}, holds: newHolds(), mend: make(chan struct{}, 1), timers: newTimers()}
 	r.counters.open(f.Group)
+	r.stats.open(n.o.Clock())
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.catchup.fetcher, r.catchup.asked = newFetcher(n, r.log, gid, r.id, dir, r.ctx), make(chan peer.Envelope, maxAsked)
 	r.others.Store(&map[ids.ReplicaID]otherReplica{})
@@ -159,17 +185,17 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	l, advertise, err := n.o.ClientListener(f.Group)
 	if err != nil {
 		n.fail(fmt.Errorf("broker: group %s: client port: %w", f.Group, err))
-		return nil, errors.Join(&listenError{err}, r.idx.Close(), r.clog.Close(false))
+		return nil, errors.Join(&listenError{err}, r.closeIndexes(), r.clog.Close(false))
 	}
 	r.advertise, r.storeHost = advertise, hostOf(advertise, l)
 	r.forwarder = newForwarder(r)
-	r.srv = remoting.NewServer(remoting.ServerOptions{Listener: l, Handler: r.handle, Closed: r.connClosed, Workers: 256, WorkerQueue: 16384, Logger: r.log})
+	r.srv = remoting.NewServer(remoting.ServerOptions{Listener: l, Handler: r.handle, Closed: r.connClosed, Workers: 256, WorkerQueue: workerQueue, Logger: r.log})
 	r.raft, err = raftlog.Start(raftlog.Config{Cluster: ids.ClusterID(cluster), Group: gid, Record: record, Replica: r.id,
 		Incarnation: ids.Incarnation(inc), Log: r.clog, Applied: ids.Index(r.applied.Load()), SM: r, Send: n.send,
 		Newest: r.newestSnapshot, Behind: r.behind, Logger: r.log,
 		Written: func(took time.Duration) { r.counters.writes.Observe(took.Seconds()) }})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start replication: %w", err), l.Close(), r.idx.Close(), r.clog.Close(false))
+		return nil, errors.Join(fmt.Errorf("start replication: %w", err), l.Close(), r.closeIndexes(), r.clog.Close(false))
 	}
 	r.srv.Start()
 	r.spawn(r.housekeeping)
@@ -177,6 +203,8 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	r.spawn(r.serveParts)
 	r.spawn(r.fetch)
 	r.spawn(r.scrub)
+	r.spawn(r.checkBack)
+	r.spawn(r.fireTimers)
 	r.log.Info().Str("clients", advertise).Dur("took", n.o.Clock().Sub(began)).Uint64("applied", r.applied.Load()).Msg("replica open")
 	return r, nil
 }
@@ -242,18 +270,22 @@ func (r *Replica) recover() error {
 		if !agrees {
 			// What the log has behind its front may not be what the state knows: Raft tells, and it is indexed then.
 			applied, appliedEnd = first-1, r.clog.FirstOffset()
-			if err := r.dropIndex(); err != nil {
+			if err := r.dropIndexes(); err != nil {
 				return err
 			}
 		}
 	}
 	r.st = st
+	r.frozen.Store(st.Frozen() != state.NotFrozen)
 	if r.idx, err = index.Open(index.Options{FS: fs, Dir: filepath.Join(r.dir, "index"), Group: r.gid, SegmentSize: r.clog.SegmentSize(),
 		FirstOffset: r.clog.FirstOffset(), EndOffset: r.clog.Tail().Offset}); err != nil {
 		return fmt.Errorf("open the queue index: %w", err)
 	}
 	for _, p := range r.idx.Problems() {
 		r.log.Error().Err(p).Msg("a file of the queue index cannot be used: it is rebuilt from the log")
+	}
+	if err := r.openTimers(); err != nil {
+		return errors.Join(err, r.idx.Close())
 	}
 	r.applied.Store(uint64(applied))
 	r.appliedEnd.Store(int64(appliedEnd))
@@ -264,10 +296,13 @@ func (r *Replica) recover() error {
 	r.checkpoint.offset.Store(int64(meta.Offset))
 	r.checkpoint.cut.Store(int64(st.CutBase()))
 	if err := r.reindex(applied, appliedEnd); err != nil {
-		return errors.Join(err, r.idx.Close())
+		return errors.Join(err, r.closeIndexes())
 	}
+	r.timers.whole.Store(true)
 	return nil
 }
+
+func (r *Replica) closeIndexes() error { return errors.Join(r.idx.Close(), r.timers.idx.Close()) }
 
 // noState is err as one that a peer can help against.
 func (r *Replica) noState(err error) error {
@@ -289,24 +324,27 @@ func (r *Replica) reaches(meta state.SnapshotMeta) (bool, error) {
 	return f.Term() == meta.Term && f.Chain() == meta.Chain, nil
 }
 
-// dropIndex removes the files of the queue index: it is built again.
-func (r *Replica) dropIndex() error {
-	dir := filepath.Join(r.dir, "index")
-	names, err := r.node.o.FS.List(dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("list the queue index: %w", err)
-	}
-	for _, name := range names {
-		if err := r.node.o.FS.Remove(filepath.Join(dir, name)); err != nil {
-			return fmt.Errorf("remove the queue index: %w", err)
+// dropIndexes removes the files of the queue index and of the timer index: they are built again.
+func (r *Replica) dropIndexes() error {
+	fs := r.node.o.FS
+	for _, sub := range [2]string{"index", timersDir} {
+		dir := filepath.Join(r.dir, sub)
+		names, err := fs.List(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("list the files of an index: %w", err)
+		}
+		for _, name := range names {
+			if err := fs.Remove(filepath.Join(dir, name)); err != nil {
+				return fmt.Errorf("remove a file of an index: %w", err)
+			}
 		}
 	}
 	return nil
 }
 
-// reindex adds the messages between what the index covers and what is applied: entry last, which ends at end.
+// reindex adds the messages and timers between what the indexes cover and what is applied: entry last, which ends at end.
 func (r *Replica) reindex(last ids.Index, end ids.PhysicalOffset) error {
-	from := max(r.idx.Covered(), r.clog.FirstOffset())
+	from := max(min(r.idx.Covered(), r.timers.idx.Covered()), r.clog.FirstOffset())
 	if from >= end {
 		return nil
 	}
@@ -314,7 +352,7 @@ func (r *Replica) reindex(last ids.Index, end ids.PhysicalOffset) error {
 	if err != nil {
 		return fmt.Errorf("find the frame at %d to rebuild the index from: %w", from, err)
 	}
-	n := 0
+	n, spilled := 0, from
 	for f, err := range r.clog.Frames(first) {
 		if err != nil {
 			return fmt.Errorf("read the log to rebuild the index: %w", err)
@@ -322,20 +360,32 @@ func (r *Replica) reindex(last ids.Index, end ids.PhysicalOffset) error {
 		if f.Index() > last {
 			break
 		}
+		if at := f.Offset(); at-spilled >= ids.PhysicalOffset(r.node.o.CheckpointBytes) || r.idx.Full() { // memory has room for a part of the log only
+			if err := r.idx.Checkpoint(at); err != nil {
+				r.log.Error().Err(err).Msg("cannot write a checkpoint of the index: the next start reads more of the log")
+			}
+			spilled = at
+		}
 		for rec := range f.Records() {
-			if err := r.addMessage(rec, r.addIndex); err != nil {
+			if err := r.addMessage(rec, r.idx.Add, &r.words); err != nil {
 				return fmt.Errorf("rebuild the index: %w", err)
+			}
+			if err := r.addTimer(rec); err != nil {
+				return fmt.Errorf("rebuild the timer index: %w", err)
 			}
 			n++
 		}
+		if err := r.spillTimers(min(end, f.Offset()+ids.PhysicalOffset(f.Size()))); err != nil {
+			return err
+		}
 	}
-	r.log.Info().Int("messages", n).Msg("queue index brought up to the state snapshot")
+	r.log.Info().Int("records", n).Msg("indexes brought up to the state snapshot")
 	return nil
 }
 
 // addMessage adds a record to an index when it is a message. Those of a deleted topic are left out: nobody can ask for them, and
-// sends that raced with the deletion may have any offset.
-func (r *Replica) addMessage(rec commitlog.Record, add func(index.Key, ids.QueueOffset, index.Entry) error) error {
+// sends that raced with the deletion may have any offset. words is memory to use.
+func (r *Replica) addMessage(rec commitlog.Record, add func(index.Key, ids.QueueOffset, index.Entry, ...uint64) error, words *[]uint64) error {
 	if rec.Type != state.RecordMessage {
 		return nil
 	}
@@ -347,7 +397,8 @@ func (r *Replica) addMessage(rec commitlog.Record, add func(index.Key, ids.Queue
 		return nil
 	}
 	e := index.Entry{Offset: rec.Offset + state.MessagePrefixSize, Size: uint32(len(rec.Body) - state.MessagePrefixSize), TagsCode: p.TagsCode}
-	return add(p.Key, p.QueueOffset, e)
+	*words = wordsOf((*words)[:0], p.Key.Topic, rec.Body[state.MessagePrefixSize:])
+	return add(p.Key, p.QueueOffset, e, *words...)
 }
 
 func (r *Replica) spawn(f func()) {
@@ -374,7 +425,7 @@ func (r *Replica) close(clean bool) error {
 	if clean && !r.halfApplied.Load() {
 		errs = append(errs, r.lastCheckpoint())
 	}
-	errs = append(errs, r.idx.Close(), r.clog.Close(clean))
+	errs = append(errs, r.closeIndexes(), r.clog.Close(clean))
 	return errors.Join(errs...)
 }
 
@@ -471,10 +522,6 @@ func (r *Replica) report(rep *controllerpb.ReplicaReport) {
 	controller.Report(rep, st, last)
 	terms, starts := termStarts(r.clog)
 	controller.ReportTerms(rep, terms, starts)
-	rep.Starts = r.clog.Meta().Starts
+	rep.Starts, rep.Frozen = r.clog.Meta().Starts, r.frozen.Load()
 	rep.Fetching, rep.ScrubbedMillis = r.catchup.progress("a state snapshot"), r.scrubbed.Load().Finished
-}
-
-func (r *Replica) addIndex(k index.Key, qo ids.QueueOffset, e index.Entry) error {
-	return r.idx.Add(k, qo, e)
 }

@@ -25,6 +25,7 @@ const (
 // sendRequest is the header of SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320). Version 2 has the same
 // fields under single letters. Its strings lie in the request.
 type sendRequest struct {
+	group         string // producer group
 	topic         string
 	defaultTopic  string
 	defaultQueues int32
@@ -42,6 +43,8 @@ type sendRequest struct {
 // sendLetter returns the letter that version 2 has for a field of version 1, 0 for one that does not matter here.
 func sendLetter(name string) byte {
 	switch name {
+	case "producerGroup":
+		return 'a'
 	case "topic":
 		return 'b'
 	case "defaultTopic":
@@ -94,6 +97,8 @@ func parseSend(req *remoting.Command) (s sendRequest, err error) {
 			letter = k[0]
 		}
 		switch letter {
+		case 'a':
+			s.group = v
 		case 'b':
 			s.topic = v
 			have |= 1
@@ -196,6 +201,13 @@ func (r *Replica) prepareSlowly(req *remoting.Command, c *remoting.Conn) (*send,
 	if ref := r.door(); ref != nil { // one that met the new master here did not pass it yet
 		return nil, ref
 	}
+	name, retry := message.GroupOfRetryTopic(s.topic)
+	var g state.SubscriptionGroup
+	if retry {
+		if g, err = r.groupForRetry(name); err != nil {
+			return nil, err
+		}
+	}
 	t, found := r.st.Topic(s.topic)
 	if !found {
 		template, err := r.templateOf(&s)
@@ -206,9 +218,8 @@ func (r *Replica) prepareSlowly(req *remoting.Command, c *remoting.Conn) (*send,
 			return nil, err
 		}
 	}
-	group, retry := message.GroupOfRetryTopic(s.topic)
 	if retry {
-		if t, err = r.retryTarget(group, t, &s); err != nil {
+		if t, err = r.retryTarget(&g, t, &s); err != nil {
 			return nil, err
 		}
 	}
@@ -227,7 +238,7 @@ func (r *Replica) templateOf(s *sendRequest) (state.Topic, error) {
 		return state.Topic{}, refuse(remoting.NoPermission, "[NOT_STORED] topic %q is reserved: clients may not send to it", s.topic)
 	}
 	template, found := r.st.Topic(s.defaultTopic)
-	if r.node.o.NoAutoCreateTopic || !found || template.Perm&permInherit == 0 {
+	if !r.createsTopics() || !found || template.Perm&permInherit == 0 {
 		return state.Topic{}, refuse(remoting.TopicNotExist, "[NOT_STORED] topic %q does not exist in group %s and is not created by a send: create it with admin topic create", s.topic, r.group)
 	}
 	n := template.WriteQueues
@@ -254,9 +265,6 @@ func (r *Replica) prepare(c *remoting.Conn, req *remoting.Command, s *sendReques
 	}
 	rec := message.Record{QueueID: queue, Flag: s.flag, SysFlag: s.sysFlag &^ message.SysTransaction, BornTime: s.bornTime,
 		BornHost: r.bornHost(c, req), StoreHost: r.storeHost, ReconsumeTimes: s.reconsume, Topic: t.Name}
-	if s.sysFlag&message.SysTransaction != 0 {
-		return nil, refuse(remoting.MessageIllegal, "[NOT_STORED] transactional messages are not supported yet")
-	}
 	p := newSend(r.now())
 	p.key = index.Key{Topic: t.ID, Queue: queue}
 	p.reply.queue = queue
@@ -264,9 +272,20 @@ func (r *Replica) prepare(c *remoting.Conn, req *remoting.Command, s *sendReques
 		err = r.encodeBatch(p, &rec, req.Body, retry)
 	} else {
 		rec.Body, rec.Properties = req.Body, s.properties
-		var unique string
-		unique, err = r.encodeOne(p, &rec, retry, true)
-		p.reply.unique = append(p.reply.unique, unique...)
+		if retry && message.IsDLQTopic(t.Name) {
+			rec.Properties = markDead(rec.Properties, s.topic)
+		}
+		if strings.Contains(s.properties, message.KeyTransactionPrepared) {
+			err = r.makeHalf(p, &rec, s, retry)
+		}
+		if err == nil {
+			var unique string
+			unique, err = r.encodeOne(p, &rec, retry, true)
+			p.reply.unique = append(p.reply.unique, unique...)
+		}
+	}
+	if bits := s.sysFlag & message.SysTransaction; err == nil && bits != 0 && (bits != message.SysPrepared || p.half == nil && !retry) {
+		err = refuse(remoting.MessageIllegal, "[NOT_STORED] the transaction bits of sysFlag are %d without property %s=true: a transactional message has 4 and the property", bits, message.KeyTransactionPrepared)
 	}
 	if err != nil {
 		p.release()
@@ -289,15 +308,26 @@ func pickQueue(t *state.Topic, q int32) (ids.QueueID, error) {
 // encodeOne checks a message's properties, adds a unique key where there is none, and appends the record to p. The key that it
 // returns may lie in the request.
 func (r *Replica) encodeOne(p *send, rec *message.Record, retry, needUnique bool) (unique string, err error) {
-	c, err := checkProperties(rec.Properties, retry)
+	c, err := checkProperties(rec.Properties)
 	if err != nil {
 		return "", err
 	}
 	rec.Properties = c.properties
+	if c.half != (p.half != nil) {
+		return "", refuse(remoting.MessageIllegal, "[NOT_STORED] a batch cannot have a transactional message: send it by itself (property %s)", message.KeyTransactionPrepared)
+	}
 	unique = c.unique
 	if unique == "" && needUnique {
 		unique = message.NewUniqueKey()
 		rec.Properties = message.AppendProperty(rec.Properties, message.KeyUniqueKey, unique)
+	}
+	if p.later, err = r.delayed(p.later, &c, retry); err != nil {
+		return "", err
+	}
+	if p.later.due != 0 {
+		p.timerKey = state.TimerKey(unique)
+		p.reply.recall = r.recallHandle(p.reply.recall, rec.Topic, unique, p.later)
+		park(rec, p.later)
 	}
 	if len(rec.Properties) > message.MaxProperties {
 		return "", refuse(remoting.MessageIllegal, "[NOT_STORED] properties of %d bytes are over the limit of %d", len(rec.Properties), message.MaxProperties)
@@ -323,6 +353,9 @@ func (r *Replica) encodeBatch(p *send, rec *message.Record, body []byte, retry b
 		if _, err := r.encodeOne(p, rec, false, true); err != nil {
 			return err
 		}
+		if p.later.due != 0 {
+			return refuse(remoting.MessageIllegal, "[NOT_STORED] a batch cannot have a delayed message: send it by itself")
+		}
 	}
 	if len(p.recs) == 0 {
 		return refuse(remoting.MessageIllegal, "[NOT_STORED] the batch is empty")
@@ -341,13 +374,14 @@ type checked struct {
 	properties string // without what clients may not set
 	unique     string
 	tags       string
+	half       bool
+	delays     delays
 }
 
-// checkProperties looks at each property once. Messages that need what is not built (transactions, timers, delays) are
-// refused, never delivered as ordinary ones; a delay level on a retry is how clients hand back a message, and is dropped.
-func checkProperties(props string, retry bool) (c checked, err error) {
+// checkProperties looks at each property once.
+func checkProperties(props string) (c checked, err error) {
 	c.properties = props
-	strip := ""
+	strip := false
 	for k, v := range message.Properties(props) {
 		switch k {
 		case message.KeyUniqueKey:
@@ -355,25 +389,25 @@ func checkProperties(props string, retry bool) (c checked, err error) {
 		case message.KeyTags:
 			c.tags = v
 		case message.KeyDelayLevel:
-			if v == "0" {
-				continue
-			}
-			if !retry {
-				return c, refuse(remoting.MessageIllegal, "[NOT_STORED] delayed messages are not supported yet (property %s=%s)", k, v)
-			}
-			strip = message.KeyDelayLevel
+			c.delays.level = v
+		case message.KeyTimerDeliverMs:
+			c.delays.deliverMs = v
+		case message.KeyTimerDelayMs:
+			c.delays.delayMs = v
+		case message.KeyTimerDelaySec:
+			c.delays.delaySec = v
+		case message.KeyTimerOutMs:
+			c.delays.set = true
+		case message.KeyTimerDeletes:
+			return c, refuse(remoting.MessageIllegal, "[NOT_STORED] property %s is not for clients: take a timed message back with request %d", k, remoting.RecallMessage)
 		case message.KeyTransactionPrepared:
-			if strings.EqualFold(v, "true") {
-				return c, refuse(remoting.MessageIllegal, "[NOT_STORED] transactional messages are not supported yet")
-			}
-		case message.KeyTimerDeliverMs, message.KeyTimerDelayMs, message.KeyTimerDelaySec:
-			return c, refuse(remoting.MessageIllegal, "[NOT_STORED] timed messages are not supported yet (property %s=%s)", k, v)
+			c.half = strings.EqualFold(v, "true")
 		case message.KeyPopCk:
-			strip = message.KeyPopCk
+			strip = true
 		}
 	}
-	if strip != "" {
-		c.properties = message.DeleteProperty(message.DeleteProperty(props, message.KeyPopCk), message.KeyDelayLevel)
+	if strip {
+		c.properties = message.DeleteProperty(props, message.KeyPopCk)
 	}
 	return c, nil
 }
@@ -393,18 +427,16 @@ func (r *Replica) bornHost(c *remoting.Conn, req *remoting.Command) netip.AddrPo
 
 // retryTarget decides about a message that a client sends to its retry topic by itself, which it does when 36 fails: past the
 // maximum of its group it goes to the dead-letter topic. It may block.
-func (r *Replica) retryTarget(group string, t state.Topic, s *sendRequest) (state.Topic, error) {
-	g, known := r.st.Group(group)
-	if !known {
-		return t, refuse(remoting.SubscriptionGroupNotExist, "[NOT_STORED] consumer group %q does not exist in group %s", group, r.group)
+func (r *Replica) retryTarget(g *state.SubscriptionGroup, t state.Topic, s *sendRequest) (state.Topic, error) {
+	asked := int32(-1)
+	if s.hasMax {
+		asked = s.maxReconsume
 	}
-	limit := g.RetryMax
-	if s.hasMax && s.maxReconsume >= 0 {
-		limit = s.maxReconsume
-	}
-	if s.reconsume <= limit {
+	// A member that consumes in order sends here only what it gives up, with a count that it has not raised. So a group that holds a lock
+	// has no other retries.
+	if s.reconsume <= retryMaximum(g, asked) && !r.st.HoldsLocks(g.Name) {
 		return t, nil
 	}
 	s.queue = 0
-	return r.ensureTopic(dlqTopic(group))
+	return r.ensureTopic(dlqTopic(g.Name))
 }

@@ -11,9 +11,8 @@ import (
 )
 
 // sendBack takes CONSUMER_SEND_MSG_BACK (36): a consumer could not handle a message. It goes to the group's retry topic with
-// its count raised, and to the dead-letter topic when the count has reached the maximum or the consumer gives it up. Delay
-// levels are not built yet: a retry is delivered at once. The original stays where it is, so a crash in between loses
-// nothing.
+// its count raised, to come after a delay, and to the dead-letter topic when the count has reached the maximum or the consumer gives it up;
+// see retry.go. The original stays where it is, so a crash in between loses nothing.
 func (r *Replica) sendBack(req *remoting.Command, pend *remoting.Pending) {
 	if !r.isMaster() {
 		r.forwardPending(req, pend)
@@ -29,7 +28,12 @@ func (r *Replica) sendBack(req *remoting.Command, pend *remoting.Pending) {
 		return
 	}
 	answer := *pend
-	p.whenDone = func(r *Replica, o outcome, _ *send) { answerOutcome(&answer, o) }
+	p.whenDone = func(r *Replica, o outcome, s *send) {
+		if o == outcomeOK {
+			r.counters.handedBack(s.dead)
+		}
+		answerOutcome(&answer, o)
+	}
 	if !r.propose(p) {
 		answerError(pend, refuse(remoting.ServiceNotAvailable, remarkNotStored))
 		p.release()
@@ -50,23 +54,21 @@ func (r *Replica) prepareBack(req *remoting.Command) (*send, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, known := r.st.Group(group)
-	if !known {
-		return nil, refuse(remoting.SubscriptionGroupNotExist, "[NOT_STORED] consumer group %q does not exist in group %s", group, r.group)
+	limit, err := req.Int32Or("maxReconsumeTimes", -1)
+	if err != nil {
+		return nil, err
 	}
 	if ref := r.door(); ref != nil {
 		return nil, ref
 	}
-	if g.RetryQueues <= 0 {
-		return nil, nil
-	}
-	limit, err := req.Int32Or("maxReconsumeTimes", g.RetryMax)
+	g, err := r.groupForRetry(strings.Clone(group))
 	if err != nil {
 		return nil, err
 	}
-	if limit < 0 {
-		limit = g.RetryMax
+	if g.RetryQueues <= 0 {
+		return nil, nil
 	}
+	limit = retryMaximum(&g, limit)
 	raw, err := r.recordAt(ids.PhysicalOffset(offset))
 	if err != nil {
 		return nil, err
@@ -87,18 +89,19 @@ func (r *Replica) prepareBack(req *remoting.Command) (*send, error) {
 		rec.Properties = message.SetProperty(rec.Properties, message.KeyOriginMessageID, origin)
 	}
 	rec.Properties = message.DeleteProperty(rec.Properties, message.KeyDelayLevel)
-	target := retryTopic(group)
-	if old.ReconsumeTimes >= limit || level < 0 {
+	target, wait := retryTopic(group), later{}
+	dead := old.ReconsumeTimes >= limit || level < 0
+	switch {
+	case dead:
 		target = dlqTopic(group)
-		if _, have := message.Property(rec.Properties, message.KeyDLQOriginTopic); !have {
-			from, ok := message.Property(rec.Properties, message.KeyRetryTopic)
-			if !ok {
-				from = old.Topic
-			}
-			rec.Properties = message.SetProperty(rec.Properties, message.KeyDLQOriginTopic, from)
-			id, _ := message.Property(rec.Properties, message.KeyOriginMessageID)
-			rec.Properties = message.SetProperty(rec.Properties, message.KeyDLQOriginMessageID, id)
-		}
+		rec.Properties = markDead(rec.Properties, old.Topic)
+	case level > 0:
+		wait = r.afterLevel(int(level))
+	default:
+		wait = r.nextTry(&g, old.ReconsumeTimes)
+	}
+	if r.mayDelay(wait) != nil { // at once, as before there were delays
+		wait = later{}
 	}
 	t, err := r.ensureTopic(target)
 	if err != nil {
@@ -106,9 +109,12 @@ func (r *Replica) prepareBack(req *remoting.Command) (*send, error) {
 	}
 	rec.Topic, rec.QueueID, rec.StoreHost = t.Name, 0, r.storeHost
 	rec.ReconsumeTimes++
-	rec.PreparedOffset = 0
+	rec.PreparedOffset = 0 // of a transaction, which is over
+	rec.SysFlag &^= message.SysTransaction
+	rec.Properties = message.DeleteProperty(rec.Properties, message.KeyTransactionPrepared)
 	p := newSend(r.now())
-	p.key = index.Key{Topic: t.ID}
+	p.key, p.later = index.Key{Topic: t.ID}, wait
+	p.dead = dead
 	if _, err := r.encodeOne(p, &rec, true, false); err != nil {
 		p.release()
 		return nil, err
@@ -118,7 +124,10 @@ func (r *Replica) prepareBack(req *remoting.Command) (*send, error) {
 
 // recordAt reads the message whose RocketMQ record starts at off, and makes sure that it is one: the offset comes from a
 // client.
-func (r *Replica) recordAt(off ids.PhysicalOffset) ([]byte, error) {
+func (r *Replica) recordAt(off ids.PhysicalOffset) ([]byte, error) { return r.storedAt(off, false) }
+
+// storedAt is recordAt, which finds delayed messages in the form in which they wait too when waiting is set.
+func (r *Replica) storedAt(off ids.PhysicalOffset, waiting bool) ([]byte, error) {
 	gone := refuse(remoting.SystemError, "no message lies at the physical offset %d", off)
 	if off < 0 || int64(off) >= r.appliedEnd.Load() {
 		return nil, gone
@@ -138,6 +147,9 @@ func (r *Replica) recordAt(off ids.PhysicalOffset) ([]byte, error) {
 		if rec.Type == state.RecordMessage && rec.Offset+state.MessagePrefixSize == off {
 			return rec.Body[state.MessagePrefixSize:], nil
 		}
+		if waiting && rec.Type == state.RecordTimer && rec.Offset+state.TimerPrefixSize == off {
+			return rec.Body[state.TimerPrefixSize:], nil
+		}
 	}
 	return nil, gone
 }
@@ -151,9 +163,9 @@ func (r *Replica) handleView(c *remoting.Conn, req *remoting.Command) {
 	}
 	topic := strings.Clone(req.GetOr("topic", ""))
 	c.Async(req, func(_ *remoting.Command, pend *remoting.Pending) {
-		raw, err := r.recordAt(ids.PhysicalOffset(off))
+		raw, err := r.storedAt(ids.PhysicalOffset(off), true)
 		if err == nil && topic != "" {
-			if m, _, derr := message.Decode(raw); derr != nil || m.Topic != topic {
+			if m, _, derr := message.Decode(raw); derr != nil || m.Topic != topic && propertyOr(m.Properties, message.KeyRealTopic, "") != topic {
 				err = refuse(remoting.SystemError, "the message at the physical offset %d is not of topic %q", off, topic)
 			}
 		}

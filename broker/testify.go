@@ -123,7 +123,7 @@ func (n *Node) retiredTestimonies() (out []*controllerpb.ReplicaTestimony) {
 		if errors.Join(err1, err2) != nil {
 			continue
 		}
-		t := &controllerpb.ReplicaTestimony{GroupId: group[:], GroupName: f.Group, ReplicaId: uint64(f.Replica), Slot: uint32(f.Slot), Incarnation: inc[:]}
+		t := &controllerpb.ReplicaTestimony{GroupId: group[:], GroupName: f.Group, ReplicaId: uint64(f.Replica), Slot: uint32(f.Slot), Incarnation: inc[:], Removed: f.Removed}
 		if meta, err := n.metaIn(dir, ids.GroupID(group), f); err == nil {
 			if owner, err := raftlog.DecodeOwner(meta.Owner); err == nil {
 				t.EpochRecord = owner.Record
@@ -138,7 +138,7 @@ func (n *Node) retiredTestimonies() (out []*controllerpb.ReplicaTestimony) {
 func (n *Node) replicaTestimony(id ids.GroupID, h hosted) *controllerpb.ReplicaTestimony {
 	f := h.file
 	t := &controllerpb.ReplicaTestimony{GroupId: id[:], GroupName: f.Group, ReplicaId: uint64(f.Replica), Slot: uint32(f.Slot), SegmentSize: f.SegmentSize,
-		AsyncFlush: f.Async, Wishes: h.wishes}
+		AsyncFlush: f.Async, Wishes: h.wishes, Removed: f.Removed}
 	if inc, err := ids.ParseUUID(f.Incarnation); err == nil {
 		t.Incarnation = inc[:]
 	}

@@ -66,6 +66,26 @@ func (r *Replica) ensureGroup(name string) error {
 	return err
 }
 
+// groupForRetry finds the group of a message that is to be tried again, and creates one that does not exist if a heartbeat would: a
+// consumer may get messages before its first heartbeat is through. It may block.
+func (r *Replica) groupForRetry(name string) (state.SubscriptionGroup, error) {
+	if g, known := r.st.Group(name); known {
+		return g, nil
+	}
+	if !r.groupMissing(name) {
+		if err := message.ValidGroup(name); err != nil {
+			return state.SubscriptionGroup{}, err
+		}
+		if err := r.ensureGroup(name); err != nil {
+			return state.SubscriptionGroup{}, err
+		}
+		if g, known := r.st.Group(name); known {
+			return g, nil
+		}
+	}
+	return state.SubscriptionGroup{}, refuse(remoting.SubscriptionGroupNotExist, "[NOT_STORED] consumer group %q does not exist in group %s", name, r.group)
+}
+
 func retryTopic(group string) state.Topic {
 	return state.Topic{Name: message.RetryTopic(group), ReadQueues: 1, WriteQueues: 1, Perm: permRead | permWrite}
 }
@@ -81,12 +101,14 @@ const (
 )
 
 // makeSystemTopics proposes the topics that every group has and that are missing: the template of auto-created ones, and those
-// that RocketMQ's tools route by, named after the cluster and the group. It runs on the loop of a new master.
+// that RocketMQ's tools route by, named after the cluster and the group, and the one to which clients send what they trace: those of Go look for its
+// route and create nothing. It runs on the loop of a new master.
 func (r *Replica) makeSystemTopics() {
 	for _, t := range []state.Topic{
 		{Name: message.DefaultTopic, ReadQueues: templateQueues, WriteQueues: templateQueues, Perm: permRead | permWrite | permInherit},
 		{Name: r.node.o.ClusterName, ReadQueues: clusterQueues, WriteQueues: clusterQueues, Perm: permRead | permWrite | permInherit},
 		{Name: r.group, ReadQueues: 1, WriteQueues: 1, Perm: permRead | permWrite},
+		{Name: message.TraceTopic, ReadQueues: 1, WriteQueues: 1, Perm: permRead | permWrite},
 	} {
 		if _, found := r.st.Topic(t.Name); !found {
 			r.inbox.put(&command{kind: state.RecordTopicPut, body: state.AppendTopicPut(nil, state.Create, t), at: r.now()})

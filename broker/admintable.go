@@ -1,0 +1,128 @@
+package broker
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/ledgermq/ledgermq/remoting"
+)
+
+// adminHandler returns what answers a request of RocketMQ's admin tools (mqadmin, the dashboard) that stands in no other table; nil for
+// another code. Who answers which:
+//
+//	here       this replica, for itself: slaves have figures and settings of their own
+//	confirmed  a master that a quorum has just confirmed; a slave passes the request on
+//	change     the same, through the log: what was answered OK survives a failover
+//	refusal    nobody: the remark says why, and what to use instead
+func (r *Replica) adminHandler(code int32) func(*remoting.Command, *remoting.Pending) {
+	switch code {
+	case remoting.GetBrokerRuntimeInfo:
+		return r.here(r.runtimeInfo)
+	case remoting.UpdateBrokerConfig:
+		return r.changeConfig
+	case remoting.GetBrokerConfig:
+		return r.here(r.brokerConfig)
+	case remoting.GetAllTopicConfig:
+		return r.confirmed(r.allTopics)
+	case remoting.GetTopicConfig:
+		return r.confirmed(r.oneTopic)
+	case remoting.GetTopicStatsInfo:
+		return r.confirmed(r.topicStats)
+	case remoting.ViewBrokerStatsData:
+		return r.here(r.brokerStats)
+	case remoting.UpdateAndCreateTopicList:
+		return r.putTopicList
+	case remoting.UpdateAndCreateSubscriptionGroupList:
+		return r.putGroupList
+	case remoting.DeleteSubscriptionGroup:
+		return r.deleteGroup
+	case remoting.QueryTopicConsumeByWho:
+		return r.confirmed(r.consumersOfTopic)
+	case remoting.GetSubscriptionGroupConfig:
+		return r.confirmed(r.oneGroup)
+	case remoting.GetBrokerConsumeStats:
+		return r.confirmed(r.allConsumeStats)
+	case remoting.GetAllProducerInfo:
+		return r.here(r.allProducers)
+	case remoting.QueryTopicsByConsumer:
+		return r.confirmed(r.topicsOfConsumer)
+	case remoting.QuerySubscriptionByConsumer:
+		return r.confirmed(r.subscriptionOf)
+	case remoting.UpdateAndGetGroupForbidden:
+		return r.confirmed(r.forbidden)
+	case remoting.GetTimerMetrics:
+		return r.confirmed(r.timerMetrics)
+	case remoting.QueryConsumeTimeSpan:
+		return r.confirmed(r.consumeTimeSpan)
+	case remoting.GetSystemTopicListFromBroker:
+		return r.confirmed(r.systemTopics)
+	case remoting.QueryConsumeQueue:
+		return r.confirmed(r.consumeQueue)
+	case remoting.CleanExpiredConsumeQueue, remoting.CleanUnusedTopic:
+		return r.here(nothingToClean)
+	case remoting.DeleteExpiredCommitLog:
+		return r.confirmed(r.deleteExpired)
+	case remoting.GetBrokerEpochCache:
+		return r.here(r.epochs)
+	case remoting.GetBrokerHAStatus:
+		return r.here(r.haStatus)
+	}
+	return nil
+}
+
+// nothingToClean takes CLEAN_EXPIRED_CONSUMEQUEUE (306) and CLEAN_UNUSED_TOPIC (316): the index of a queue goes with its segment, and
+// that of a topic with the topic, so there never is anything left.
+func nothingToClean(*remoting.Command) (*remoting.Command, error) {
+	return remoting.NewResponse(remoting.Success, ""), nil
+}
+
+// deleteExpired takes DELETE_EXPIRED_COMMITLOG (329): what the replicas do by themselves every few seconds, now.
+func (r *Replica) deleteExpired(*remoting.Command) (*remoting.Command, error) {
+	if err := r.retain(r.now()); err != nil {
+		return nil, err
+	}
+	return remoting.NewResponse(remoting.Success, ""), nil
+}
+
+// answerer makes the answer of one request.
+type answerer func(*remoting.Command) (*remoting.Command, error)
+
+func answerWith(f answerer, req *remoting.Command, pend *remoting.Pending) {
+	resp, err := f(req)
+	if err != nil {
+		answerError(pend, err)
+		return
+	}
+	pend.Answer(resp)
+}
+
+func (r *Replica) here(f answerer) func(*remoting.Command, *remoting.Pending) {
+	return func(req *remoting.Command, pend *remoting.Pending) { answerWith(f, req, pend) }
+}
+
+func (r *Replica) confirmed(f answerer) func(*remoting.Command, *remoting.Pending) {
+	return func(req *remoting.Command, pend *remoting.Pending) {
+		if !r.isMaster() {
+			r.forwardPending(req, pend)
+			return
+		}
+		ctx, cancel := r.requestContext()
+		defer cancel()
+		if err := r.confirm(ctx); err != nil {
+			answerError(pend, err)
+			return
+		}
+		answerWith(f, req, pend)
+	}
+}
+
+// jsonAnswer is a success whose body is v.
+func jsonAnswer(v any) (*remoting.Command, error) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("write the answer: %w", err)
+	}
+	resp := remoting.NewResponse(remoting.Success, "")
+	resp.Body = body
+	return resp, nil
+}
