@@ -19,7 +19,7 @@ func (t *tool) adminCommand() *cli.Command {
 	return &cli.Command{
 		Name: "admin", Usage: "show and change a cluster",
 		Subcommands: []*cli.Command{
-			t.adminCluster(), t.adminNode(), t.adminGroup(), t.adminTopic(), t.adminRoute(), t.adminConsumer(), t.adminElect(), t.adminRebalance(), t.adminController(), t.adminNamesrv(),
+			t.adminCluster(), t.adminNode(), t.adminGroup(), t.adminTopic(), t.adminRoute(), t.adminMessage(), t.adminTrace(), t.adminConsumer(), t.adminTx(), t.adminDLQ(), t.adminTimer(), t.adminElect(), t.adminRebalance(), t.adminController(), t.adminNamesrv(),
 		},
 	}
 }

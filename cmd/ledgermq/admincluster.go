@@ -499,8 +499,8 @@ func (t *tool) adminGroup() *cli.Command {
 				Name: "replace", Usage: "give the place of a replica to a new one, which begins empty and learns; one that lives votes until then", ArgsUsage: "NAME",
 				Flags: adminFlags(
 					&cli.Uint64Flag{Name: "replica", Required: true, Usage: "`ID` of the replica, as group show tells it"},
-					&cli.StringFlag{Name: "on", Usage: "`NODE` of the new one; default: the same node, and the old one is given up at once"},
-					&cli.BoolFlag{Name: "give-up", Usage: "give it up at once though it lives"},
+					&cli.StringFlag{Name: "on", Usage: "`NODE` of the new one; default: the same node"},
+					&cli.BoolFlag{Name: "give-up", Usage: "give it up at once though it lives; needed for one that votes when the new one is on the same node"},
 					&cli.StringFlag{Name: "reason", Usage: "for the record, a short `TEXT`"},
 				),
 				Action: t.adminControllers(1, 1, "the group's name", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {
@@ -515,7 +515,7 @@ func (t *tool) adminGroup() *cli.Command {
 				}),
 			},
 			t.adminElectUnclean(),
-			t.adminSetMode(), t.adminAddReplica(), t.adminRemoveReplica(), t.adminSetLearner(), t.adminPrefer(), t.adminWatch(),
+			t.adminSetMode(), t.adminAddReplica(), t.adminRemoveReplica(), t.adminWriteProtect(), t.adminRemoveGroup(), t.adminSetLearner(), t.adminPrefer(), t.adminWatch(),
 			{
 				Name: "list", Usage: "list broker groups", ArgsUsage: " ", Flags: adminFlags(),
 				Action: t.adminControllers(0, 0, "no argument", func(ctx context.Context, c *cli.Context, ctl *controller.Client) error {

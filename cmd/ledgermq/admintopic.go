@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +31,7 @@ func (t *tool) adminTopic() *cli.Command {
 					&cli.StringFlag{Name: "perm", Value: "rw", Usage: "rw, r or w"},
 					&cli.BoolFlag{Name: "order", Usage: "mark it as a topic of ordered messages"},
 					&cli.StringFlag{Name: "groups", Usage: "only in these broker `GROUPS`"},
+					&cli.BoolFlag{Name: "yes", Usage: "take queues away, although nobody reads their messages any more"},
 				),
 				Action: t.admin(1, 1, "the topic's name", t.createTopic),
 			},
@@ -69,16 +72,65 @@ func (t *tool) createTopic(ctx context.Context, c *cli.Context, cl *client.Clien
 	case c.Int("queues") < 1 || c.Int("queues") > broker.MaxTopicQueues:
 		return usagef("--queues %d: use 1 to %d", c.Int("queues"), broker.MaxTopicQueues)
 	}
-	results, err := cl.CreateTopic(ctx, client.TopicSpec{
-		Name: name, ReadQueues: int32(c.Int("queues")), Perm: perm, Order: c.Bool("order"), Groups: splitList(c.String("groups")),
-	})
-	return t.reportGroups(c, results, err)
+	groups := splitList(c.String("groups"))
+	known, err := knownGroups(ctx, cl, groups)
+	switch {
+	case err != nil:
+		return err
+	case len(known) == 0:
+		return errors.New("no broker group has registered")
+	case len(groups) == 0:
+		groups = known
+	}
+	// What is not given stays as it is, and in a group that lacks the topic becomes as it is in another one.
+	like := client.TopicSpec{Name: name, ReadQueues: int32(c.Int("queues")), Perm: perm}
+	specs, faults := make([]client.TopicSpec, len(groups)), make([]error, len(groups))
+	for i := len(groups) - 1; i >= 0; i-- {
+		now, found, err := cl.TopicIn(ctx, groups[i], name)
+		if specs[i], faults[i] = now, err; !found {
+			continue
+		}
+		like = now
+		if n := int32(c.Int("queues")); c.IsSet("queues") && n < now.ReadQueues && !c.Bool("yes") {
+			return usagef("--queues %d: topic %s has %d queues in group %s, and nobody would read what is in the others any more; give --yes if that is wanted", n, name, now.ReadQueues, groups[i])
+		}
+	}
+	var results []client.GroupResult
+	for i, g := range groups {
+		spec := specs[i]
+		if spec.Name == "" {
+			spec = like
+		}
+		if c.IsSet("queues") {
+			spec.ReadQueues, spec.WriteQueues = int32(c.Int("queues")), int32(c.Int("queues"))
+		}
+		if c.IsSet("perm") {
+			spec.Perm = perm
+		}
+		if c.IsSet("order") {
+			spec.Order = c.Bool("order")
+		}
+		spec.Groups = []string{g}
+		one := []client.GroupResult{{Group: g, Err: faults[i]}}
+		if faults[i] == nil {
+			if one, faults[i] = cl.CreateTopic(ctx, spec); len(one) == 0 {
+				return faults[i]
+			}
+		}
+		results = append(results, one...)
+	}
+	return t.reportGroups(c, results, errors.Join(faults...))
 }
 
 func (t *tool) listTopics(ctx context.Context, c *cli.Context, cl *client.Client) error {
 	topics, err := topicNames(ctx, cl, c.Bool("all"))
 	if err != nil {
 		return err
+	}
+	if cluster, err := cl.Cluster(ctx); err == nil {
+		if hint := hintOf(cluster); hint != "" {
+			fmt.Fprintln(t.err, hint)
+		}
 	}
 	return t.show(c, topics, func(w *tabwriter.Writer) {
 		row(w, "TOPIC")
@@ -101,7 +153,9 @@ func topicNames(ctx context.Context, cl *client.Client, all bool) ([]string, err
 		}
 		topics = slices.DeleteFunc(topics, func(name string) bool {
 			return message.IsSystemTopic(name) || message.IsRetryTopic(name) || message.IsDLQTopic(name) ||
-				slices.ContainsFunc(cluster.Groups, func(g client.GroupInfo) bool { return g.Group == name || g.Cluster == name })
+				slices.ContainsFunc(cluster.Groups, func(g client.GroupInfo) bool {
+					return g.Group == name || g.Cluster == name || message.ReplyTopic(g.Cluster) == name
+				})
 		})
 	}
 	slices.Sort(topics)
@@ -274,18 +328,24 @@ func (t *tool) adminConsumer() *cli.Command {
 			{
 				Name: "create", Usage: "create or change a consumer group in every broker group", ArgsUsage: "NAME",
 				Flags: adminFlags(
-					&cli.IntFlag{Name: "retries", Value: 16, Usage: "repetitions before a message becomes a dead letter"},
+					&cli.IntFlag{Name: "retries", Value: 16, Usage: "repetitions before a message becomes a dead letter; 0: its first failure makes it one"},
+					&cli.StringFlag{Name: "retry-delays", Usage: "`DELAYS` before the first repetition, the second one, …, such as 1s,10s,5m; the last one counts for all that follow"},
+					&cli.StringFlag{Name: "retry-growth", Usage: "or `FIRST,LONGEST,FACTOR`, such as 5s,2h,2: each delay is FACTOR times the one before; default: 10s, 30s, 1m, … by RocketMQ's levels"},
 					&cli.BoolFlag{Name: "disabled", Usage: "refuse its pulls"},
 				),
 				Action: t.admin(1, 1, "the consumer group's name", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
 					if err := message.ValidGroup(c.Args().First()); err != nil {
 						return usagef("%v", err)
 					}
-					if c.Int("retries") < 1 {
-						return usagef("--retries %d: use 1 or more", c.Int("retries"))
+					if c.Int("retries") < 0 || c.Int("retries") > math.MaxInt32 {
+						return usagef("--retries %d: use 0 to %d", c.Int("retries"), math.MaxInt32)
+					}
+					policy, err := retryPolicy(c.String("retry-delays"), c.String("retry-growth"))
+					if err != nil {
+						return err
 					}
 					results, err := cl.CreateGroup(ctx, client.GroupSpec{
-						Name: c.Args().First(), RetryMaxTimes: ptr(int32(c.Int("retries"))), Disabled: c.Bool("disabled"),
+						Name: c.Args().First(), RetryMaxTimes: new(int32(c.Int("retries"))), RetryPolicy: policy, Disabled: c.Bool("disabled"),
 					})
 					return t.reportGroups(c, results, err)
 				}),
@@ -295,7 +355,7 @@ func (t *tool) adminConsumer() *cli.Command {
 				Action: t.admin(1, 1, "the consumer group's name", t.showConsumer),
 			},
 			{
-				Name: "reset", Usage: "set where a consumer group goes on; stop its members first", ArgsUsage: "NAME",
+				Name: "reset", Usage: "set where a consumer group goes on, also while its members run", ArgsUsage: "NAME",
 				Flags: adminFlags(topic(),
 					&cli.StringFlag{Name: "to", Usage: "`PLACE`: " + resetPlaces}),
 				Action: t.admin(1, 1, "the consumer group's name", t.resetConsumer),
@@ -304,12 +364,48 @@ func (t *tool) adminConsumer() *cli.Command {
 	}
 }
 
+// retryPolicy reads --retry-delays and --retry-growth.
+func retryPolicy(delays, growth string) (p client.RetryPolicy, err error) {
+	list, parts := splitList(delays), splitList(growth)
+	switch {
+	case len(list) > 0 && len(parts) > 0:
+		return p, usagef("--retry-delays and --retry-growth: use one of them")
+	case len(list) > client.MaxRetryDelays:
+		return p, usagef("--retry-delays: %d of them, at most %d are taken", len(list), client.MaxRetryDelays)
+	}
+	for _, text := range list {
+		d, err := time.ParseDuration(text)
+		if err != nil || d < 0 || d%time.Millisecond != 0 {
+			return p, usagef("--retry-delays %q: use delays such as 1s,10s,5m", text)
+		}
+		p.Delays = append(p.Delays, d)
+	}
+	if len(parts) == 0 {
+		return p, nil
+	}
+	bad := usagef("--retry-growth %q: use FIRST,LONGEST,FACTOR such as 5s,2h,2, with FIRST not above LONGEST and a FACTOR from 1 to 1000", growth)
+	if len(parts) != 3 {
+		return p, bad
+	}
+	var err1, err2, err3 error
+	p.Initial, err1 = time.ParseDuration(parts[0])
+	p.Max, err2 = time.ParseDuration(parts[1])
+	p.Multiplier, err3 = strconv.ParseInt(parts[2], 10, 64)
+	if err1 != nil || err2 != nil || err3 != nil || p.Initial < 0 || p.Max < p.Initial || p.Multiplier < 1 || p.Multiplier > 1000 {
+		return p, bad
+	}
+	return p, nil
+}
+
 type consumerView struct {
 	Group   string              `json:"group"`
 	Topic   string              `json:"topic"`
 	Members []string            `json:"members"`
 	Lag     int64               `json:"lag"`
 	Queues  []consumerQueueView `json:"queues"`
+
+	Subscriptions map[string]map[string]string `json:"subscriptions"` // of each member: topic to filter
+	Mixed         bool                         `json:"mixed"`         // they differ
 }
 
 type consumerQueueView struct {
@@ -318,6 +414,8 @@ type consumerQueueView struct {
 	Offset int64  `json:"offset"` // next one that it will read; -1: none committed
 	Max    int64  `json:"max"`
 	Lag    int64  `json:"lag"`
+
+	OldestMillis *int64 `json:"oldestMillis,omitempty"` // age of the first message that it has not consumed
 }
 
 // consumerQueues checks the arguments of consumer show and reset, and returns the queues of the topic.
@@ -336,41 +434,62 @@ func (t *tool) showConsumer(ctx context.Context, c *cli.Context, cl *client.Clie
 	if err != nil {
 		return err
 	}
-	v := consumerView{Group: c.Args().First(), Topic: c.String("topic"), Members: []string{}}
-	members, err := cl.ConsumerMembers(ctx, v.Group)
+	v := consumerView{Group: c.Args().First(), Topic: c.String("topic"), Members: []string{}, Subscriptions: map[string]map[string]string{}}
+	members, err := cl.Members(ctx, v.Group)
 	if err != nil {
 		return err
 	}
-	v.Members = append(v.Members, members...)
-	if err := checkConsumerGroup(ctx, cl, v.Group, queues, members); err != nil {
+	for i, m := range members {
+		v.Members = append(v.Members, m.ClientID)
+		v.Subscriptions[m.ClientID] = m.Subscriptions
+		v.Mixed = v.Mixed || !maps.Equal(m.Subscriptions, members[max(i-1, 0)].Subscriptions)
+	}
+	if err := checkConsumerGroup(ctx, cl, v.Group, queues, v.Members); err != nil {
 		return err
 	}
-	for _, q := range queues {
-		low, err1 := cl.MinOffset(ctx, q)
-		high, err2 := cl.MaxOffset(ctx, q)
-		off, found, err3 := cl.CommittedOffset(ctx, v.Group, q)
-		if err := errors.Join(err1, err2, err3); err != nil {
-			return err
+	progress, err := cl.Progress(ctx, v.Group, v.Topic)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	for _, p := range progress {
+		view := consumerQueueView{Group: p.Queue.Group, Queue: int32(p.Queue.Queue), Offset: -1, Max: int64(p.Max), Lag: p.Lag()}
+		if p.Committed {
+			view.Offset = int64(p.Offset)
 		}
-		view := consumerQueueView{Group: q.Group, Queue: int32(q.Queue), Offset: -1, Max: int64(high), Lag: int64(high - low)}
-		if found {
-			view.Offset, view.Lag = int64(off), int64(high-max(off, low))
+		if !p.Oldest.IsZero() {
+			view.OldestMillis = new(max(0, now.Sub(p.Oldest).Milliseconds()))
 		}
 		v.Lag += view.Lag
 		v.Queues = append(v.Queues, view)
 	}
-	return t.show(c, v, func(w *tabwriter.Writer) {
-		row(w, "GROUP", "QUEUE", "OFFSET", "MAX", "LAG")
-		for _, q := range v.Queues {
-			offset := "-"
-			if q.Offset >= 0 {
-				offset = strconv.FormatInt(q.Offset, 10)
-			}
-			row(w, q.Group, q.Queue, offset, q.Max, q.Lag)
+	return t.show(c, v, func(w *tabwriter.Writer) { v.write(w) })
+}
+
+func (v *consumerView) write(w *tabwriter.Writer) {
+	row(w, "GROUP", "QUEUE", "OFFSET", "MAX", "LAG", "OLDEST")
+	for _, q := range v.Queues {
+		offset, oldest := "-", "-"
+		if q.Offset >= 0 {
+			offset = strconv.FormatInt(q.Offset, 10)
 		}
-		row(w, "all", "", "", "", v.Lag)
-		fmt.Fprintf(w, "members: %s\n", firstNonEmpty(strings.Join(v.Members, ", "), "none"))
-	})
+		if q.OldestMillis != nil {
+			oldest = (time.Duration(*q.OldestMillis) * time.Millisecond).String()
+		}
+		row(w, q.Group, q.Queue, offset, q.Max, q.Lag, oldest)
+	}
+	row(w, "all", "", "", "", v.Lag, "")
+	fmt.Fprintf(w, "members: %s\n", firstNonEmpty(strings.Join(v.Members, ", "), "none"))
+	for _, m := range v.Members {
+		var list []string
+		for _, topic := range slices.Sorted(maps.Keys(v.Subscriptions[m])) {
+			list = append(list, topic+" ("+v.Subscriptions[m][topic]+")")
+		}
+		fmt.Fprintf(w, "%s subscribes to %s\n", m, firstNonEmpty(strings.Join(list, ", "), "nothing"))
+	}
+	if v.Mixed {
+		fmt.Fprintln(w, "THE MEMBERS DIFFER: what one wants and another does not is kept back in the queues of the other. Give all the same subscription.")
+	}
 }
 
 // checkConsumerGroup refuses a group that does not exist. One that exists has a retry topic, a member, or an offset in one of
@@ -387,6 +506,10 @@ func checkConsumerGroup(ctx context.Context, cl *client.Client, group string, qu
 			return err
 		}
 	}
+	return noConsumerGroup(group)
+}
+
+func noConsumerGroup(group string) error {
 	return fmt.Errorf("there is no consumer group %s; `ledgermq admin consumer create %s` makes it", group, group)
 }
 
@@ -415,9 +538,6 @@ func (t *tool) resetConsumer(ctx context.Context, c *cli.Context, cl *client.Cli
 	if err := checkConsumerGroup(ctx, cl, group, queues, members); err != nil {
 		return err
 	}
-	if len(members) > 0 {
-		fmt.Fprintf(t.err, "%s runs (%s) and may commit over this; stop its members first\n", group, strings.Join(members, ", "))
-	}
 	list := make([]movedView, 0, len(queues))
 	for _, q := range queues {
 		m := movedView{Group: q.Group, Queue: int32(q.Queue)}
@@ -425,7 +545,7 @@ func (t *tool) resetConsumer(ctx context.Context, c *cli.Context, cl *client.Cli
 		if err != nil {
 			return err
 		}
-		if err := cl.CommitOffset(ctx, group, q, off); err != nil {
+		if err := cl.ResetOffset(ctx, group, q, off); err != nil {
 			return err
 		}
 		if m.Offset = int64(off); target.isOffset && off != target.offset {
@@ -493,4 +613,3 @@ func (r resetTarget) in(ctx context.Context, cl *client.Client, q client.QueueRe
 	}
 	return cl.SearchOffset(ctx, q, r.at)
 }
-func ptr[T any](v T) *T { return &v }

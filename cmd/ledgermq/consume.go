@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -72,9 +73,9 @@ func (t *tool) consume(c *cli.Context) error {
 	defer t.tellWaiting(consumer.Waiting)()
 	left := c.Int("count")
 	for {
-		messages, err := t.poll(c, consumer)
+		messages, err := poll(c.Context, consumer, c.Duration("idle"))
 		if err != nil || messages == nil {
-			return err
+			return explain(c, err)
 		}
 		for _, m := range messages {
 			if err := t.printMessage(t.out, m, c.Bool("json")); err != nil {
@@ -146,21 +147,58 @@ func waitingText(group string, err error) string {
 	return fmt.Sprintf("group %s: %s", group, oneLine(err))
 }
 
-// poll returns nil without an error when it is time to end.
-func (t *tool) poll(c *cli.Context, consumer *client.Consumer) ([]client.Message, error) {
-	ctx, cancel := c.Context, context.CancelFunc(func() {})
-	if idle := c.Duration("idle"); idle > 0 {
-		ctx, cancel = context.WithTimeout(ctx, idle)
+// reader is a consumer as poll needs it.
+type reader interface {
+	Poll(ctx context.Context) ([]client.Message, error)
+	Waiting() map[string]error
+}
+
+// idleLooks is how often poll looks in an idle time whether a group cannot be read.
+const idleLooks = 20
+
+// poll returns nil without an error when it is time to end: by the user, or after idle without a message, 0 for never. That time does not run
+// while a group cannot be read, which is an error when it lasts for toolTimeout, or for idle when that is longer.
+func poll(ctx context.Context, k reader, idle time.Duration) ([]client.Message, error) {
+	quiet := time.Now()  // since when all groups can be read and no message has come
+	var closed time.Time // since when not all can be read
+	for {
+		look, cancel := ctx, context.CancelFunc(func() {})
+		if idle > 0 {
+			look, cancel = context.WithTimeout(ctx, max(min(idle, toolTimeout)/idleLooks, time.Millisecond))
+		}
+		messages, err := k.Poll(look)
+		over := look.Err() != nil
+		cancel()
+		switch {
+		case len(messages) > 0:
+			return messages, nil
+		case ctx.Err() != nil:
+			return nil, nil
+		case !over || !errors.Is(err, context.DeadlineExceeded):
+			return nil, err
+		}
+		now, waiting := time.Now(), k.Waiting()
+		switch {
+		case len(waiting) == 0 && !closed.IsZero():
+			closed, quiet = time.Time{}, now
+		case len(waiting) == 0 && now.Sub(quiet) >= idle:
+			return nil, nil
+		case len(waiting) == 0:
+		case closed.IsZero():
+			closed = now
+		case now.Sub(closed) >= max(toolTimeout, idle):
+			return nil, waitedFor(now.Sub(closed), waiting)
+		}
 	}
-	defer cancel()
-	messages, err := consumer.Poll(ctx)
-	switch {
-	case ctx.Err() != nil && len(messages) == 0:
-		return nil, nil // ended by the user, or idle
-	case err != nil:
-		return nil, explain(c, err)
+}
+
+// waitedFor tells for which groups it was in vain.
+func waitedFor(d time.Duration, waiting map[string]error) error {
+	var list []string
+	for _, group := range sortedKeys(waiting) {
+		list = append(list, waitingText(group, waiting[group]))
 	}
-	return messages, nil
+	return fmt.Errorf("waited %v without a message: %s", d.Round(time.Second), strings.Join(list, "; "))
 }
 
 // commitUpTo commits what was printed when the count ends inside a batch.
@@ -170,7 +208,11 @@ func commitUpTo(ctx context.Context, cl *client.Client, group string, last clien
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), toolTimeout)
 	defer cancel()
-	return cl.CommitOffset(ctx, group, client.QueueRef{Group: last.Group, Topic: last.Topic, Queue: last.Queue}, last.Offset+1)
+	err := cl.CommitOffset(ctx, group, client.QueueRef{Group: last.Group, Topic: last.Topic, Queue: last.Queue}, last.Offset+1)
+	if errors.Is(err, client.ErrResetPending) {
+		return nil // somebody has said meanwhile where the group goes on
+	}
+	return err
 }
 
 func commit(ctx context.Context, consumer *client.Consumer) error {

@@ -130,8 +130,8 @@ func TestJSONOutputs(t *testing.T) {
 		"admin-cluster": clusterView{
 			ClusterID:   "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd",
 			Level:       2,
-			Controllers: []controllerView{{ID: "c1", Address: "10.0.0.1:9878", Leader: true, Applied: 27, Levels: "1..2"}},
-			Nodes:       []nodeView{{ID: "n1", Live: true, SilentMillis: 120, Replicas: 1, Peer: "10.0.0.1:10950", Metrics: "10.0.0.1:10960", Levels: "1..2"}},
+			Controllers: []controllerView{{ID: "c1", Address: "10.0.0.1:9878", Leader: true, Applied: 27, Levels: "1..3"}},
+			Nodes:       []nodeView{{ID: "n1", Live: true, SilentMillis: 120, Replicas: 1, Peer: "10.0.0.1:10950", Metrics: "10.0.0.1:10960", Levels: "1..3"}},
 			Groups:      []groupView{group},
 		},
 		"admin-cluster-upgrade": levelView{Before: 1, Level: 2},
@@ -139,15 +139,18 @@ func TestJSONOutputs(t *testing.T) {
 		"admin-rebalance":       []balanceView{{Group: "g1", Before: "n2", Master: "n1"}, {Group: "g2", Before: "n3", Master: "n3", Error: "group g2, replica 4 on node n2: it is not a voter of epoch 5: it may lack what was answered OK"}},
 		"admin-topic-show":      []queueView{{Group: "g1", Queue: 0, Min: 0, Max: 42}},
 		"admin-change":          []changeView{{Group: "g1", OK: true}, {Group: "g2", Error: "the broker group has no master"}},
-		"admin-consumer":        consumerView{Group: "billing", Topic: "Orders", Members: []string{"10.0.0.9@7"}, Lag: 2, Queues: []consumerQueueView{{Group: "g1", Queue: 0, Offset: 40, Max: 42, Lag: 2}}},
+		"admin-consumer":        consumerView{Group: "billing", Topic: "Orders", Members: []string{"10.0.0.9@7"}, Lag: 2, Queues: []consumerQueueView{{Group: "g1", Queue: 0, Offset: 40, Max: 42, Lag: 2, OldestMillis: new(int64(1500))}}, Subscriptions: map[string]map[string]string{"10.0.0.9@7": {"Orders": "red || blue"}}},
 		"admin-reset":           []movedView{{Group: "g1", Queue: 0, Offset: 7}, {Group: "g1", Queue: 1, Offset: 5, Asked: new(int64(7))}},
+		"admin-timer-show":      []client.Timers{{Group: "g1", Pending: 1204, Bytes: 301000, Recalled: 7, Next: 1796000000000, Fired: 1795999999000, Index: "whole", Dropped: 1}},
+		"admin-tx-list":         []client.Transaction{sampleTransaction()},
+		"admin-tx-resolve":      []resolvedView{{Transaction: sampleTransaction(), Decision: "commit", Error: "transaction 12 was rolled back before, and stays so (code 604)"}},
 		"admin-route":           sampleRoute(),
 		"produce":               receiptView{MessageID: "C0000202165E216FE9FF943AF3B20000", OffsetMessageID: "7F00000100002A9F0000000000001048", Group: "g1", Queue: 2, Offset: 41},
 		"consume":               shownMessage{Topic: "Orders", Group: "g1", Queue: 2, Offset: 41, MessageID: "C0000202165E216FE9FF943AF3B20000", Keys: []string{"order-1"}, Tags: "paid", StoreTime: 1796000000000, Body: &text},
 		"bench":                 benchResult{Messages: 300000, Calls: 300000, Seconds: 10, Rate: 30000, P50Micros: 2000, P99Micros: 5200, P999Micros: 9000, MaxMicros: 12000},
 		"log-verify":            []verifiedGroup{{Group: "g1", Replicas: []verifiedReplica{{Node: "n1", Folder: "/data/n1/groups/ab", First: 1, Last: 120, Commit: 119}}, From: 1, To: 119, Frames: 119, Bytes: 8900, Equal: true}},
 		"log-dump":              dumpedFrame{Index: 7, Term: "1.2", Offset: 4400, Size: 500, Time: 1796000000000, Chain: "0a1b2c3d", Records: 1, Messages: 1, Detail: []dumpedRecord{{Type: "message", Offset: 4472, Size: 133, Text: "Orders/2@41 C0000202165E216FE9FF943AF3B20000 5 bytes", Body: []byte("hello")}}},
-		"version":               versionInfo{Version: "v0.1.0", Revision: "0123456789abcdef", Go: "go1.26.0", Platform: "linux/amd64", Protocol: protocolVersion, Levels: "1..2"},
+		"version":               versionInfo{Version: "v0.1.0", Revision: "0123456789abcdef", Go: "go1.26.0", Platform: "linux/amd64", Protocol: protocolVersion, Levels: "1..3"},
 		"dev-cluster-file":      clusterFile{Version: 1, ClusterID: "cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd", Namesrv: []string{"127.0.0.1:9876"}, Members: []clusterMember{{ID: "n1", Role: "broker", PID: 4711, Running: true, Ports: map[string]int{"client:g1": 10911, "peer": 10927, "http": 10928}, Data: "/data/n1"}}},
 		"admin-group-list":      []groupView{group},
 		"admin-topic-list":      []string{"Orders"},
@@ -156,6 +159,9 @@ func TestJSONOutputs(t *testing.T) {
 		"admin-controller-recover": viewRecovery(&pb.RecoverResponse{ClusterId: bytes.Repeat([]byte{0xcd}, 16), Recovery: 1, Nodes: []string{"n1", "n2"}, Groups: []*pb.RecoveredGroup{{
 			Name: "g1", KnownEpoch: 4, Epoch: 1000001, Voters: []string{"n1", "n2", "n3"}, Heard: []string{"n1", "n2"}, Sure: true,
 			Notes: []string{"replica 3 on node n3 is lost: node n3 was said to be stopped for ever when the controllers were recovered"}}}}),
+		"admin-message":     viewMessage(sampleMessage()),
+		"admin-trace":       sampleTrace(),
+		"admin-dlq-resend":  []deadView{{ID: "g1/7", StoredAt: "2026-11-29T10:00:00.5Z", OriginTopic: "Orders", OriginID: "0A000001000078BF0000000000001000", Keys: "4711", Tries: 17, Size: 120, Result: "sent"}},
 		"admin-node-remove": nodeRemovedView{Node: "n3"},
 	} {
 		got, err := json.MarshalIndent(v, "", "  ")
@@ -184,6 +190,11 @@ func TestJSONOutputs(t *testing.T) {
 			t.Errorf("docs/cli.md does not show %s", file)
 		}
 	}
+}
+
+func sampleTransaction() client.Transaction {
+	return client.Transaction{Group: "g1", Number: 12, Offset: 4379, ProducerGroup: "billing", StoredMillis: 1796000000000, Checks: 15, CheckedMillis: 1796000426000, GaveUp: true,
+		Topic: "Orders", Queue: 2, MessageID: "C0000202165E216FE9FF943AF3B20000", Keys: "order-1", Tags: "paid", BornHost: "10.0.0.9:40312", BornMillis: 1795999999990, Bytes: 5}
 }
 
 func sampleRoute() client.Route {

@@ -58,6 +58,9 @@ var recordTypes = map[uint8]string{
 	state.RecordGroupPut: "group", state.RecordGroupDelete: "group-delete", state.RecordOffsets: "offsets",
 	state.RecordLock: "lock", state.RecordUnlock: "unlock", state.RecordCutFront: "cut-front",
 	state.RecordLeaseExtension: "lease-extension",
+	state.RecordHalf:           "half", state.RecordHalfAgain: "half-again",
+	state.RecordTransactionEnd: "transaction-end", state.RecordTransactionChecks: "transaction-checks",
+	state.RecordTimer: "timer", state.RecordTimerFire: "timer-fire", state.RecordTimerRecall: "timer-recall", state.RecordTimerRoll: "timer-roll",
 }
 
 type dumpedFrame struct {
@@ -197,8 +200,8 @@ func dumpRecord(r commitlog.Record) dumpedRecord {
 	if d.Type == "" {
 		d.Type = fmt.Sprint(r.Type)
 	}
-	if r.Type == state.RecordMessage && len(r.Body) > state.MessagePrefixSize {
-		if m, _, err := message.Decode(r.Body[state.MessagePrefixSize:]); err == nil {
+	if record, ok := state.MessageIn(r); ok {
+		if m, _, err := message.Decode(record); err == nil {
 			key, _ := message.Property(m.Properties, message.KeyUniqueKey)
 			d.Text = fmt.Sprintf("%s/%d@%d %s %d bytes", m.Topic, m.QueueID, m.QueueOffset, key, len(m.Body))
 			d.Body = m.Body
@@ -206,7 +209,24 @@ func dumpRecord(r commitlog.Record) dumpedRecord {
 			d.Text = oneLine(err)
 		}
 	}
+	if r.Type == state.RecordTimer {
+		d.Text, d.Body = timerText(r.Body)
+	}
 	return d
+}
+
+func timerText(body []byte) (text string, content []byte) {
+	p, err := state.CheckTimer(body)
+	if err != nil {
+		return oneLine(err), nil
+	}
+	m, _, err := message.Decode(body[state.TimerPrefixSize:])
+	if err != nil {
+		return oneLine(err), nil
+	}
+	topic, _ := message.Property(m.Properties, message.KeyRealTopic)
+	key, _ := message.Property(m.Properties, message.KeyUniqueKey)
+	return fmt.Sprintf("%s due %d %s %d bytes", topic, p.Due, key, len(m.Body)), m.Body
 }
 
 func (t *tool) printFrame(d dumpedFrame) error {

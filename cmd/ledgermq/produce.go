@@ -142,6 +142,10 @@ func (t *tool) printMessage(w io.Writer, m client.Message, asJSON bool) error {
 		_, err := fmt.Fprintf(w, "%s/%d@%d %s\n", m.Group, m.Queue, m.Offset, m.Body)
 		return err
 	}
+	return json.NewEncoder(w).Encode(shownOf(m))
+}
+
+func shownOf(m client.Message) shownMessage {
 	s := shownMessage{
 		Topic: m.Topic, Group: m.Group, Queue: int32(m.Queue), Offset: int64(m.Offset), MessageID: m.ID, Keys: m.Keys,
 		Tags: m.Tags, Properties: m.Properties, StoreTime: m.StoreTime.UnixMilli(),
@@ -151,5 +155,5 @@ func (t *tool) printMessage(w io.Writer, m client.Message, asJSON bool) error {
 	} else {
 		s.BodyBytes = m.Body
 	}
-	return json.NewEncoder(w).Encode(s)
+	return s
 }

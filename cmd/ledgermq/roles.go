@@ -52,6 +52,7 @@ func (f namesrvConfig) open(flag string, s security, log zerolog.Logger) (*part,
 			l.Close()
 			return nil, err
 		}
+		o.Cluster = controlledCluster{controllers}
 		o.Known = func(ctx context.Context) ([]string, error) {
 			if _, err := controllers.Members(ctx); err != nil { // who they are may change
 				return nil, err
@@ -178,6 +179,7 @@ type brokerConfig struct {
 	NoCreateGroup  bool
 	RetentionAge   time.Duration
 	RetentionBytes int64
+	TimerMaxDelay  time.Duration
 }
 
 func (f brokerConfig) open(prefix string, s security, log zerolog.Logger) (*part, error) {
@@ -204,7 +206,7 @@ func (f brokerConfig) open(prefix string, s security, log zerolog.Logger) (*part
 		ClientListener: clients.Listen,
 		Secret:         s.secret, Insecure: s.insecure,
 		NoAutoCreateTopic: f.NoCreateTopic, NoAutoCreateGroup: f.NoCreateGroup,
-		RetentionAge: f.RetentionAge, RetentionBytes: f.RetentionBytes,
+		RetentionAge: f.RetentionAge, RetentionBytes: f.RetentionBytes, TimerMaxDelay: f.TimerMaxDelay,
 		Logger: log.With().Str("role", "broker").Logger(),
 	})
 	if err != nil {

@@ -79,6 +79,7 @@ func brokerFlags(prefix string) []cli.Flag {
 		&cli.DurationFlag{Name: prefix + "drain", Value: 35 * time.Second, Usage: "how long SIGTERM lets requests be forwarded to new masters; stock clients look every 30 s"},
 		&cli.DurationFlag{Name: prefix + "retention-age", Value: 72 * time.Hour, Usage: "how long messages are kept at least; negative: for ever"},
 		&cli.Int64Flag{Name: prefix + "retention-bytes", Usage: "size of a group's log above which old segments are given up, in `BYTES`; 0: no bound"},
+		&cli.DurationFlag{Name: prefix + "timer-max-delay", Value: 72 * time.Hour, Usage: "how far away the time of a delayed message may be; delay levels are not bound by it"},
 	}
 }
 
@@ -227,6 +228,7 @@ func (t *tool) runRoles(c *cli.Context, roles []string, prefix func(role string)
 				Controllers: controllers, Namesrv: namesrvs,
 				NoCreateTopic: !c.Bool(pre + "auto-create-topic"), NoCreateGroup: !c.Bool(pre + "auto-create-group"),
 				RetentionAge: c.Duration(pre + "retention-age"), RetentionBytes: c.Int64(pre + "retention-bytes"),
+				TimerMaxDelay: c.Duration(pre + "timer-max-delay"),
 			}
 			if err := checkBroker(pre, f); err != nil {
 				return err
