@@ -3,7 +3,7 @@
 // what docs/guarantees.md promises.
 //
 //	Run ─▶ Cluster: processes, each dialed through a Proxy ◀── nemesis: a seed's faults, one after the other
-//	    ─▶ workloads: queue and log, over a Driver          ──▶ History: one Op per call
+//	    ─▶ workloads: queue, log, transactions, timers, offsets, over a Driver ──▶ History: one Op per call
 //	    ─▶ heal, read every queue on every replica, verify the logs ──▶ Judge: the violations
 //
 // What it guarantees:

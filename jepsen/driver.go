@@ -91,7 +91,15 @@ func poll(ctx context.Context, c *client.Client, q client.QueueRef, offset int64
 func readsOf(messages []client.Message) []Read {
 	reads := make([]Read, len(messages))
 	for i, m := range messages {
-		reads[i] = Read{int(m.Queue), int64(m.Offset), string(m.Body)}
+		reads[i] = Read{Queue: int(m.Queue), Offset: int64(m.Offset), Value: string(m.Body), Stored: m.StoreTime.UnixMilli()}
+	}
+	return reads
+}
+
+// Got notes in reads when a consumer got them.
+func Got(reads []Read, at time.Time) []Read {
+	for i := range reads {
+		reads[i].Got = at.UnixMilli()
 	}
 	return reads
 }
@@ -109,8 +117,9 @@ func (s *ownSession) Consume(ctx context.Context) ([]Read, error) {
 	if err != nil {
 		return nil, err
 	}
+	reads := Got(readsOf(messages), time.Now())
 	// What is not committed is read again by whoever comes next: consuming is at least once.
-	return readsOf(messages), s.consumer.Commit(ctx)
+	return reads, s.consumer.Commit(ctx)
 }
 
 func (s *ownSession) Close() {

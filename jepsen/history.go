@@ -20,17 +20,26 @@ const (
 	Consume Kind = "consume" // a batch of a consumer group: Reads
 	Final   Kind = "final"   // all of Queue on one replica, after everything was healed: Reads
 	Fault   Kind = "fault"   // the nemesis did Value
+	Half    Kind = "half"    // the half message of a transaction: Value
+	End     Kind = "end"     // a transaction was committed, or with Commit false rolled back: Value
+	Later   Kind = "later"   // a message with a time: Value, Delay, Due
+	Recall  Kind = "recall"  // of a message with a time: Value
+	Ack     Kind = "ack"     // a consumer group said that it goes on in Queue at Offset; Next: how far it had read
+	Reset   Kind = "reset"   // a consumer group was told to go on in Queue at Offset
+	Ask     Kind = "ask"     // where a consumer group goes on in Queue: Next, -1 for nowhere
 )
 
 // Outcome tells how an Op ended, as its client tells it.
 type Outcome string
 
-// The outcomes. Only a send can be NotStored or Unknown.
+// The outcomes. What reads is never NotStored or Unknown.
 const (
 	OK        Outcome = "ok"
 	NotStored Outcome = "not-stored" // it is not in the log and never will be
 	Unknown   Outcome = "unknown"    // it may be there, now or later
-	Failed    Outcome = "failed"     // a read that gave nothing
+	Failed    Outcome = "failed"     // a read that gave nothing; an end of a transaction that there is not
+	Contrary  Outcome = "contrary"   // an end of a transaction that has ended the other way; a recall that came too late
+	LeftOut   Outcome = "left-out"   // an ack that does not count, because the group was reset
 )
 
 // Op is one call of a client, or one act of the nemesis. Times are nanoseconds since the run began, by one monotonic clock.
@@ -46,6 +55,11 @@ type Op struct {
 	Offset  int64   `json:"offset"`            // of a send that is OK: its place; of a poll: from where
 	Next    int64   `json:"next,omitempty"`    // of a poll: where it says to go on; of a max: the answer
 	Value   string  `json:"value,omitempty"`   // unique among all sends of a run
+	Commit  bool    `json:"commit,omitempty"`
+	Group   string  `json:"group,omitempty"`  // consumer group
+	OneWay  bool    `json:"oneWay,omitempty"` // of an ack: nobody answers
+	Delay   int64   `json:"delay,omitempty"`  // milliseconds
+	Due     int64   `json:"due,omitempty"`    // not before this, by the client's clock, milliseconds since 1970
 	Reads   []Read  `json:"reads,omitempty"`
 	Error   string  `json:"error,omitempty"`
 }
@@ -55,6 +69,8 @@ type Read struct {
 	Queue  int    `json:"queue"`
 	Offset int64  `json:"offset"`
 	Value  string `json:"value"`
+	Stored int64  `json:"stored,omitempty"` // when, by the broker's clock, milliseconds since 1970
+	Got    int64  `json:"got,omitempty"`    // when a consumer got it, by the client's clock
 }
 
 // Recorder gathers a history, and writes each operation as one line of JSON when it has ended.

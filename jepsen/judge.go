@@ -25,6 +25,15 @@ const (
 	Unread       Class = "unread"       // a queue was not read to its end after healing
 	Unhealed     Class = "unhealed"     // something was not reachable again by itself
 	Diverged     Class = "diverged"     // `log verify` found damage, or replicas that differ
+	TwoEnds      Class = "two-ends"     // a transaction was told to have ended, or has ended, both ways
+	HalfShown    Class = "half-shown"   // the message of a transaction is in a queue, and nobody committed it
+	Early        Class = "early"        // a message with a time was stored or shown before it
+	Recalled     Class = "recalled"     // a message with a time was recalled, and is in a queue
+	Unrecalled   Class = "unrecalled"   // a recall was refused as too late long before the time
+	Back         Class = "back"         // a consumer group goes on before what was answered, and no reset did that
+	Ahead        Class = "ahead"        // a consumer group goes on behind the end of the queue
+	Invented     Class = "invented"     // a consumer group goes on where nobody said
+	Undone       Class = "undone"       // a consumer group goes on where it was said before it was reset
 	Crashed      Class = "crashed"      // a process ended by itself, or wrote of a panic
 )
 
@@ -56,7 +65,7 @@ func (p place) String() string { return fmt.Sprintf("%v@%d", p.queueID, p.offset
 func Judge(history []Op, consumed ...string) []Violation {
 	j := &judge{sends: map[string]*Op{}, at: map[place]string{}, final: map[string][]place{}, replicas: map[queueID]map[string]int64{}}
 	for i := range history {
-		if op := &history[i]; op.Kind == Send {
+		if op := &history[i]; op.Kind == Send || op.Kind == Half || op.Kind == Later {
 			j.sends[op.Value] = op
 		}
 	}
@@ -67,6 +76,9 @@ func Judge(history []Op, consumed ...string) []Violation {
 	j.judgeReads(history)
 	j.judgeOrder()
 	j.judgeMax(history)
+	j.judgeTransactions(history)
+	j.judgeTimers(history)
+	j.judgeProgress(history)
 	for _, topic := range consumed {
 		j.judgeConsumed(history, topic)
 	}
@@ -177,7 +189,11 @@ func (j *judge) judgeSends(history []Op) {
 
 // judgeReads compares what polls and consumers were shown with the final log.
 func (j *judge) judgeReads(history []Op) {
-	told := map[Read]bool{} // each wrong read once
+	type shown struct {
+		place
+		value string
+	}
+	told := map[shown]bool{} // each wrong read once
 	for i := range history {
 		op := &history[i]
 		if op.Kind != Poll && op.Kind != Consume || op.Outcome != OK {
@@ -186,10 +202,10 @@ func (j *judge) judgeReads(history []Op) {
 		for _, r := range op.Reads {
 			p := place{queueID{op.Topic, r.Queue}, r.Offset}
 			is, ok := j.at[p]
-			if ok && is == r.Value || told[r] {
+			if ok && is == r.Value || told[shown{p, r.Value}] {
 				continue
 			}
-			told[r] = true
+			told[shown{p, r.Value}] = true
 			switch send := j.sends[r.Value]; {
 			case send == nil:
 				j.bad(Phantom, "%q was read at %v and was sent by nobody", r.Value, p)
@@ -237,7 +253,7 @@ func (j *judge) judgeOrder() {
 		var first *Op // of those further back that are OK, the one that ended first
 		for _, p := range places {
 			op := j.sends[j.at[p]]
-			if op == nil {
+			if op == nil || op.Kind != Send { // others have the place of their commit, or of their time
 				continue
 			}
 			if first != nil && first.End < op.Start {
@@ -250,41 +266,62 @@ func (j *judge) judgeOrder() {
 	}
 }
 
-// judgeMax demands that a maximum offset covers every send that was OK before the question.
-func (j *judge) judgeMax(history []Op) {
-	type answered struct{ end, offset int64 }
-	ok := map[queueID][]answered{}
+// answered is a send that was OK: when, and the highest offset until then.
+type answered struct{ end, offset int64 }
+
+type answers map[queueID][]answered
+
+func answeredOf(history []Op) answers {
+	ok := answers{}
 	for i := range history {
 		if op := &history[i]; op.Kind == Send && op.Outcome == OK {
 			q := queueID{op.Topic, op.Queue}
 			ok[q] = append(ok[q], answered{op.End, op.Offset})
 		}
 	}
-	for _, list := range ok { // the offset becomes the highest one until then
+	for _, list := range ok {
 		slices.SortFunc(list, func(a, b answered) int { return cmp.Compare(a.end, b.end) })
 		for i := 1; i < len(list); i++ {
 			list[i].offset = max(list[i].offset, list[i-1].offset)
 		}
 	}
+	return ok
+}
+
+// last returns the last one of a queue before a time.
+func (a answers) last(q queueID, before int64) (answered, bool) {
+	n, _ := slices.BinarySearchFunc(a[q], before, func(a answered, before int64) int { return cmp.Compare(a.end, before) })
+	if n == 0 {
+		return answered{}, false
+	}
+	return a[q][n-1], true
+}
+
+// judgeMax demands that a maximum offset covers every send that was OK before the question.
+func (j *judge) judgeMax(history []Op) {
+	ok := answeredOf(history)
 	for i := range history {
 		op := &history[i]
 		if op.Kind != Max || op.Outcome != OK {
 			continue
 		}
-		list := ok[queueID{op.Topic, op.Queue}]
-		n, _ := slices.BinarySearchFunc(list, op.Start, func(a answered, start int64) int { return cmp.Compare(a.end, start) })
-		if n > 0 && list[n-1].offset >= op.Next {
+		q := queueID{op.Topic, op.Queue}
+		if last, some := ok.last(q, op.Start); some && last.offset >= op.Next {
 			j.bad(Stale, "the maximum of %v was %d after %s, when offset %d had been OK for %s (%s)",
-				queueID{op.Topic, op.Queue}, op.Next, seconds(op.End), list[n-1].offset, seconds(op.Start-list[n-1].end), op.Client)
+				q, op.Next, seconds(op.End), last.offset, seconds(op.Start-last.end), op.Client)
 		}
 	}
 }
 
-// judgeConsumed demands that a consumer group got every value of a topic that was OK.
+// judgeConsumed demands that a consumer group got every value of a topic that was OK; of those with a time every one that nobody recalled.
 func (j *judge) judgeConsumed(history []Op, topic string) {
-	got := map[string]bool{}
+	got := map[string]bool{} // or need not be
 	for i := range history {
-		if op := &history[i]; op.Kind == Consume && op.Topic == topic {
+		op := &history[i]
+		if op.Kind == Recall && op.Outcome != Contrary {
+			got[op.Value] = true
+		}
+		if op.Kind == Consume && op.Topic == topic {
 			for _, r := range op.Reads {
 				got[r.Value] = true
 			}
@@ -293,6 +330,8 @@ func (j *judge) judgeConsumed(history []Op, topic string) {
 	for i := range history {
 		if op := &history[i]; op.Kind == Send && op.Topic == topic && op.Outcome == OK && !got[op.Value] {
 			j.bad(Unconsumed, "%s was answered OK at %s/%d@%d and was never consumed", op.Value, op.Topic, op.Queue, op.Offset)
+		} else if op.Kind == Later && op.Topic == topic && op.Outcome == OK && !got[op.Value] && len(j.final[op.Value]) > 0 {
+			j.bad(Unconsumed, "%s was answered OK, lies at %v and was never consumed", op.Value, j.final[op.Value])
 		}
 	}
 }

@@ -24,7 +24,7 @@ type Options struct {
 	Mode     Mode          // of the group
 	Seed     uint64        // of the faults
 	Duration time.Duration // how long faults go on
-	Drivers  []Driver      // the client libraries; each gets both workloads
+	Drivers  []Driver      // the client libraries; each gets the workloads that it can do
 	History  io.Writer     // gets one line of JSON per operation; may be nil
 	// Say tells what happens meanwhile; nil: nobody listens.
 	Say func(format string, args ...any)
@@ -46,6 +46,14 @@ func ParseName(name string) (kind string, mode Mode, err error) {
 type Report struct {
 	Faults     int
 	Outcomes   map[string]map[Outcome]int // by driver, of its sends
+	Ended      int                        // transactions whose end was answered OK, by one who tried
+	Timers     int                        // messages with a time that are in the final log
+	Recalled   int                        // messages with a time whose recall was OK
+	TooLate    int                        // recalls that came too late
+	Acks       int                        // of consumer groups, that were OK
+	Counted    int                        // one-way acks that had to be in the log
+	Resets     int                        // of consumer groups, that were OK
+	Asks       int                        // where consumer groups go on, that were OK
 	Reads      int                        // polls, consumed batches and questions for a maximum that were OK
 	NoOK       time.Duration              // the longest time without a send of the first driver that was OK
 	Healed     time.Duration              // from the last heal until everything was reachable again
@@ -61,7 +69,7 @@ const (
 	readsLimit = 60 * time.Second
 )
 
-// Run runs both workloads through the faults of one seed. The error tells why there is no verdict; a bad verdict is in the
+// Run runs all workloads through the faults of one seed. The error tells why there is no verdict; a bad verdict is in the
 // report.
 func Run(ctx context.Context, o Options) (r Report, err error) {
 	if o.Say == nil {
@@ -114,34 +122,76 @@ type run struct {
 	consumed []string // topics that are consumed
 	tallies  []*tally
 	workers  []*worker
+	begun    chan halfOf // of transactions
+	halves   []halfOf
+	tellers  []string          // producer groups of transactions
+	clients  []*client.Client  // of members
+	progress map[string]string // consumer groups that are asked for, to their topics
 }
 
 func (r *run) bad(class Class, err error) {
 	r.report.Violations = append(r.report.Violations, Violation{class, err.Error()})
 }
 
+// crew is workers that end together.
+type crew struct {
+	ctx  context.Context
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+func newCrew(ctx context.Context) *crew {
+	c := &crew{}
+	c.ctx, c.stop = context.WithCancel(ctx)
+	return c
+}
+
+// add starts a worker, which works until its context ends.
+func (c *crew) add(work func(ctx context.Context)) { c.wg.Go(func() { work(c.ctx) }) }
+
+// end stops the workers and waits for them. It may be called again.
+func (c *crew) end() {
+	c.stop()
+	c.wg.Wait()
+}
+
 // load runs the workloads through the faults, and what comes after.
 func (r *run) load(ctx context.Context) error {
-	sending, stopSending := context.WithCancel(ctx)
-	defer stopSending()
-	reading, stopReading := context.WithCancel(ctx)
-	defer stopReading()
-	var senders, readers sync.WaitGroup
+	senders, pollers, readers := newCrew(ctx), newCrew(ctx), newCrew(ctx)
+	r.begun = make(chan halfOf, 1024)
+	var gathering sync.WaitGroup
+	gathering.Go(func() {
+		for h := range r.begun {
+			r.halves = append(r.halves, h)
+		}
+	})
+	gather := sync.OnceFunc(func() { // when no sender runs any more
+		close(r.begun)
+		gathering.Wait()
+	})
 	defer func() {
-		stopSending()
-		stopReading()
-		senders.Wait()
-		readers.Wait()
+		pollers.stop()
+		readers.stop()
+		senders.end()
+		pollers.end()
+		readers.end()
+		gather()
 		for _, w := range r.workers {
 			if w.session != nil {
 				w.session.Close()
 			}
 		}
+		for _, cl := range r.clients {
+			cl.Close()
+		}
 	}()
 	for _, d := range r.o.Drivers {
-		if err := r.begin(ctx, d, sending, reading, &senders, &readers); err != nil {
+		if err := r.begin(ctx, d, senders, pollers, readers); err != nil {
 			return fmt.Errorf("client %s: %w", d.Name(), err)
 		}
+	}
+	if err := r.beginOffsets(ctx, senders, readers); err != nil {
+		return fmt.Errorf("offsets: %w", err)
 	}
 	if err := r.reach(ctx); err != nil {
 		return fmt.Errorf("before any fault: %w", err)
@@ -152,22 +202,28 @@ func (r *run) load(ctx context.Context) error {
 		return nil
 	}
 	healed := time.Now()
-	if err := r.settle(ctx, stopSending, &senders); err != nil {
+	if err := r.settle(ctx, pollers, senders); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		r.bad(Unhealed, err)
 	}
+	gather()
+	if err := r.endRest(ctx); err != nil && ctx.Err() == nil {
+		r.bad(Unhealed, err)
+	}
 	r.report.Healed = time.Since(healed)
-	r.o.Say("%7.1f s  healed, reading", float64(r.rec.Now())/1e9)
-	stopReading()
-	readers.Wait()
+	r.o.Say("%7.1f s  healed, each replica leads once", float64(r.rec.Now())/1e9)
+	readers.end()
+	r.finalOffsets(ctx)
+	r.o.Say("%7.1f s  reading", float64(r.rec.Now())/1e9)
 	r.readFinal(ctx)
+	r.o.Say("%7.1f s  read", float64(r.rec.Now())/1e9)
 	return ctx.Err()
 }
 
 // begin makes the topics and the workers of a driver.
-func (r *run) begin(ctx context.Context, d Driver, sending, reading context.Context, senders, readers *sync.WaitGroup) error {
+func (r *run) begin(ctx context.Context, d Driver, senders, pollers, readers *crew) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for _, kind := range []string{"queue", "log"} {
@@ -195,7 +251,7 @@ func (r *run) begin(ctx context.Context, d Driver, sending, reading context.Cont
 			if err != nil {
 				return err
 			}
-			senders.Go(func() { w.send(sending, kind == "log") })
+			senders.add(func(ctx context.Context) { w.send(ctx, kind == "log") })
 		}
 		if kind == "queue" {
 			w, err := open("consume")
@@ -203,21 +259,24 @@ func (r *run) begin(ctx context.Context, d Driver, sending, reading context.Cont
 				return err
 			}
 			r.consumed, r.tallies = append(r.consumed, topic), append(r.tallies, t)
-			readers.Go(func() { w.consume(reading) })
+			readers.add(w.consume)
 			continue
 		}
 		w, err := open("poll")
 		if err != nil {
 			return err
 		}
-		readers.Go(func() { w.poll(reading) })
+		pollers.add(w.poll)
 		for _, node := range r.c.Nodes() {
 			i := &worker{rec: r.rec, name: topic + "/inspect-" + node, topic: topic, tally: t}
 			r.workers = append(r.workers, i)
-			readers.Go(func() { i.inspect(reading, r.cl, node, r.c.Client(node)) })
+			readers.add(func(ctx context.Context) { i.inspect(ctx, r.cl, node, r.c.Client(node)) })
 		}
 	}
-	return nil
+	if err := r.beginTimers(ctx, d, senders, readers); err != nil {
+		return err
+	}
+	return r.beginTransactions(ctx, d, senders)
 }
 
 // reach waits until a call of every worker succeeds.
@@ -244,17 +303,18 @@ func (r *run) reach(ctx context.Context) error {
 	return nil
 }
 
-// settle waits, after the last fault, until the group is whole, every client gets on, and everything is consumed.
-func (r *run) settle(ctx context.Context, stopSending func(), senders *sync.WaitGroup) error {
+// settle waits, after the last fault, until the group is whole, every client gets on, and everything is consumed. The pollers end before the
+// senders: the stock Go client cannot take back a pull that is held, so a message must end it.
+func (r *run) settle(ctx context.Context, pollers, senders *crew) error {
 	healing, cancel := context.WithTimeout(ctx, healLimit)
 	defer cancel()
 	var failed []error
 	failed = append(failed, r.c.AwaitHealthy(healing), r.reach(ctx))
-	stopSending()
-	senders.Wait()
+	pollers.end()
+	senders.end()
 	draining, cancel := context.WithTimeout(ctx, drainLimit)
 	defer cancel()
-	failed = append(failed, Await(draining, "the consumers", func() (bool, error) {
+	failed = append(failed, r.awaitTimers(draining), Await(draining, "the consumers", func() (bool, error) {
 		return !slices.ContainsFunc(r.tallies, func(t *tally) bool { return t.left() > 0 }), nil
 	}))
 	return errors.Join(failed...)
@@ -313,10 +373,30 @@ func readAll(ctx context.Context, cl *client.Client, q client.QueueRef, high int
 func (r *Report) count(history []Op) {
 	r.Outcomes = map[string]map[Outcome]int{}
 	lastOK, first := int64(-1), ""
-	values := map[string]bool{}
+	values, timers, recalled := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for i := range history {
 		op := &history[i]
 		switch op.Kind {
+		case Later:
+			timers[op.Value] = true
+		case Recall:
+			if op.Outcome == OK {
+				recalled[op.Value] = true
+			} else if op.Outcome == Contrary {
+				r.TooLate++
+			}
+		case Ack:
+			if op.Outcome == OK {
+				r.Acks++
+			}
+		case Reset:
+			if op.Outcome == OK {
+				r.Resets++
+			}
+		case Ask:
+			if op.Outcome == OK {
+				r.Asks++
+			}
 		case Send:
 			_, driver, _ := strings.Cut(op.Topic, "-")
 			if r.Outcomes[driver] == nil {
@@ -329,6 +409,11 @@ func (r *Report) count(history []Op) {
 					r.NoOK = max(r.NoOK, time.Duration(op.End-lastOK))
 				}
 				lastOK = op.End
+			}
+		case Half:
+		case End:
+			if op.Outcome == OK {
+				r.Ended++
 			}
 		case Fault:
 			if op.Value != "heal" {
@@ -344,7 +429,12 @@ func (r *Report) count(history []Op) {
 			}
 		}
 	}
-	r.Messages = len(values)
+	r.Messages, r.Recalled, r.Counted = len(values), len(recalled), len(soonOf(history))
+	for value := range values {
+		if timers[value] {
+			r.Timers++
+		}
+	}
 }
 
 // shownPerClass is how many violations of one class a report shows.
@@ -356,6 +446,8 @@ func (r Report) Write(w io.Writer) {
 		n := r.Outcomes[driver]
 		fmt.Fprintf(w, "sends, client %s: %d ok, %d not stored, %d unknown\n", driver, n[OK], n[NotStored], n[Unknown])
 	}
+	fmt.Fprintf(w, "%d ends of transactions were OK; %d timers fired, %d were recalled, %d recalls came too late\n", r.Ended, r.Timers, r.Recalled, r.TooLate)
+	fmt.Fprintf(w, "%d consumer offsets were answered, %d more counted, %d resets, %d questions\n", r.Acks, r.Counted, r.Resets, r.Asks)
 	fmt.Fprintf(w, "%d faults, %d reads, %d messages in the final log of every replica\n", r.Faults, r.Reads, r.Messages)
 	fmt.Fprintf(w, "longest time without an OK %.2f s; all reachable and read to the end %.1f s after the last fault\n", r.NoOK.Seconds(), r.Healed.Seconds())
 	if len(r.Violations) == 0 {

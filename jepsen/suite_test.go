@@ -20,7 +20,7 @@ var (
 	kept     = flag.String("keep", "", "folder for the data, logs and histories of runs that find something; default: they are removed")
 )
 
-// TestSuite runs both workloads over our client and over the official Go client at once. `make jepsen` calls it.
+// TestSuite runs the workloads over our client and over the official Go client at once. `make jepsen` calls it.
 func TestSuite(t *testing.T) {
 	if *names == "" {
 		t.Skip("takes minutes: `make jepsen` runs it")

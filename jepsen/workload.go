@@ -10,7 +10,7 @@ import (
 	"github.com/ledgermq/ledgermq/internal/ids"
 )
 
-// The two workloads, each on a topic of its own per driver:
+// The workloads, each on a topic of its own per driver; the others are in transactions.go, timers.go and offsets.go:
 //
 //	queue   senders without a key; a consumer group gets every value that was OK
 //	log     senders with keys; polls by offset, from where the last one ended and from anywhere before
