@@ -138,9 +138,15 @@ func (a *agent) request() *pb.HeartbeatRequest {
 		case n.missing:
 			req.Replicas = append(req.Replicas, &pb.ReplicaReport{GroupId: bytesOf(ids.UUID(n.w.Group)), ReplicaId: uint64(n.ID),
 				Role: pb.Role_ROLE_PARKED, Parked: "its folder is missing", Missing: true})
+		case n.reviving:
+			req.Replicas = append(req.Replicas, &pb.ReplicaReport{GroupId: bytesOf(ids.UUID(n.w.Group)), ReplicaId: uint64(n.ID),
+				Incarnation: bytesOf(ids.UUID(n.Incarnation)), Revived: uint32(n.revived)})
 		case n.lost != "" || n.damage != nil:
 			rep := &pb.ReplicaReport{GroupId: bytesOf(ids.UUID(n.w.Group)), ReplicaId: uint64(n.ID), Incarnation: bytesOf(ids.UUID(n.Incarnation)),
-				Role: pb.Role_ROLE_PARKED, Parked: n.lost, IdentityLost: n.lost != ""}
+				Role: pb.Role_ROLE_PARKED, Parked: n.lost, IdentityLost: n.lost != "", Revived: uint32(n.revived)}
+			if has := n.look(); n.lost != "" && has != nil {
+				has.report(rep)
+			}
 			if n.damage != nil {
 				rep.Parked = n.damage.Error()
 			}
@@ -156,7 +162,7 @@ func (n *Node) report() *pb.ReplicaReport {
 	if err != nil {
 		last = 0
 	}
-	rep := &pb.ReplicaReport{GroupId: bytesOf(ids.UUID(n.w.Group)), ReplicaId: uint64(n.ID), Incarnation: bytesOf(ids.UUID(n.Incarnation)), Starts: n.Log.Meta().Starts}
+	rep := &pb.ReplicaReport{GroupId: bytesOf(ids.UUID(n.w.Group)), ReplicaId: uint64(n.ID), Incarnation: bytesOf(ids.UUID(n.Incarnation)), Starts: n.Log.Meta().Starts, Revived: uint32(n.revived)}
 	controller.Report(rep, st, last)
 	var terms []ids.Term
 	var starts []ids.Index
@@ -198,10 +204,18 @@ func (a *agent) obey(w *pb.WantedReplica) {
 	case n.missing && len(w.Incarnation) == 0:
 		s.remake(n) // nobody knows yet what was there
 		return
+	case n.lost != "" && ids.Epoch(w.Revived) > n.revived:
+		s.revive(n, ids.Epoch(w.Revived))
+		return // the next heartbeat opens it
 	case n.lost != "" || n.missing:
 		return
 	case w.Lost != "":
 		s.lose(n, w.Lost)
+		return
+	case n.reviving && len(w.EpochRecord) > 0:
+		if rec, err := raftlog.DecodeEpochRecord(w.EpochRecord); err == nil && rec.Epoch >= n.revived {
+			s.openWith(n, &rec)
+		}
 		return
 	case !n.Up:
 		return

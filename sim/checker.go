@@ -66,6 +66,9 @@ func newChecker(v *Verdict) *Checker {
 
 func (c *Checker) applied(n *Node, e Entry) {
 	n.w.Tracef("r%d applies %d %s %08x", n.ID, e.Index, e.Term, e.CRC)
+	if n.out {
+		return
+	}
 	if v, ok := c.values[e.Index]; !ok {
 		c.values[e.Index] = e
 	} else if v.Term != e.Term || v.CRC != e.CRC {

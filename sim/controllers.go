@@ -213,8 +213,16 @@ func (c *controllers) look(w *World) (changed bool) {
 			return false
 		}
 		w.Tracef("%s epoch %d: voters %v learners %v: %s", w.name, rec.Epoch, idsOf(rec.Voters), idsOf(rec.Learners), reason(g))
+		if k := len(g.Uncleans) - 1; k >= 0 && ids.Epoch(g.Uncleans[k].Epoch) == rec.Epoch && rec.Epoch != w.Check.unclean {
+			c.s.goesOn(w, rec.Epoch, ids.ReplicaID(g.Uncleans[k].ReplicaId))
+		}
 		w.Check.issued(w.records, w.active, rec, int(g.MinIsr))
 		w.records = append(w.records, rec)
+		for _, n := range w.Nodes {
+			if w.mode.Async && !n.gone && c.s.needed(n) {
+				n.powerAfter, n.failSync = min(n.powerAfter, 0), false
+			}
+		}
 		changed = rec.Epoch > 1
 	}
 	if e := ids.Epoch(g.ActiveEpoch); e != w.active {

@@ -30,6 +30,7 @@
 // # Where to read first
 //
 // world.go for the machines, schedule.go for the events, controllers.go and agent.go for who belongs to the group, faults.go for
-// what goes wrong, lost.go for disks that lose what was promised and what a node does then, checker.go and rules.go for what is
+// what goes wrong, lost.go for disks that lose what was promised and what a node does then, doomed.go for groups whose voters all
+// lose something, checker.go and rules.go for what is
 // demanded, heal.go for the second phase, stories.go, protocol.go and losses.go for what random seeds meet too rarely. mutants.go and mutants_test.go break rules on purpose to see that somebody notices.
 package sim

@@ -35,6 +35,9 @@ func (s *schedule) fault() {
 	if s.chance(s.p.Full) && h.running && !h.full {
 		s.fill(h)
 	}
+	if s.chance(s.p.Blackout) {
+		s.blackout()
+	}
 	if s.chance(s.p.Wipe) {
 		s.wipe(h)
 	}
@@ -138,14 +141,14 @@ func (s *schedule) checkpoint(n *Node) {
 	if n.failed != nil {
 		return
 	}
-	if s.chance(0.5) {
-		n.Machine.TakeSnapshot()
-	}
+	keep := s.chance(0.5)
 	if err := n.Writer.Checkpoint(); err != nil {
 		n.failed = err
 		n.written = append(n.written, writtenJobs{nil, err})
 		n.w.Check.mayPark[n.ID] = true
 		n.Complete()
+	} else if keep { // never ahead of what is durable of the log
+		n.Machine.TakeSnapshot()
 	}
 	if n.powerAfter < 0 {
 		s.powerCut(n.Host)

@@ -18,14 +18,15 @@ import (
 //	wiped, a restored backup, a lost tail ──its node reports it──▶ lost for ever ──another id──▶ a new, empty replica
 //	a flipped bit ──a start, a read or a scrub finds it──▶ closed ──frames of another replica──▶ open again
 //
-// A group bears one of them at a time, when all voters are there and one can be spared: who loses more waits for an operator.
+// A group bears one of them at a time, when all voters are there and one can be spared: who loses more waits for an operator, but for what
+// doomed.go has.
 
 // mayLose tells whether n's group can do without it for now, and lets it bear a fault.
 func (s *schedule) mayLose(n *Node) bool {
-	if n.harmed {
-		return true
-	}
 	w := n.w
+	if n.harmed {
+		return s.calm || len(w.records) == 0 || !s.needed(n)
+	}
 	if s.calm || s.p.Adversary || s.gaveUp || len(w.records) == 0 || w.active != w.newest().Epoch {
 		return false
 	}
@@ -44,6 +45,16 @@ func (s *schedule) mayLose(n *Node) bool {
 	}
 	n.harmed = true
 	return true
+}
+
+// needed tells whether only an operator could help if n lost its identity: its set gets no smaller, or it is the only voter and has a bit
+// that has flipped.
+func (s *schedule) needed(n *Node) bool {
+	rec := n.w.newest()
+	if len(rec.Voters) == 1 {
+		return rec.IsVoter(n.ID) && n.rotten
+	}
+	return rec.IsVoter(n.ID) && len(rec.Voters) <= max(int(rec.MinISR), int(s.c.group(n.w).MinIsr))
 }
 
 // misses tells whether a replica is lost, or damaged, or may be.

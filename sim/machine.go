@@ -18,6 +18,7 @@ type Op struct {
 	Index   ids.Index // of the frame that carries it, once it is formed
 	Term    ids.Term
 	State   OpState
+	Told    ids.Term // in which it was acknowledged
 }
 
 // OpState is what the client was told.
@@ -147,6 +148,7 @@ func (m *Machine) Acked(upTo ids.Index) {
 		if e := m.applied[op.Index-1]; e.Term != op.Term {
 			m.n.w.Check.fail("replica %d acknowledges entry %d of term %s, it applied one of term %s", m.n.ID, op.Index, op.Term, e.Term)
 		}
+		op.Told = m.role.Term
 		m.settle(op, Acked)
 	}
 	m.open = kept

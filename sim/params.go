@@ -47,6 +47,7 @@ type Params struct {
 	Full       float64 // of a disk, for a while
 	Wipe       float64 // of a disk: the folder of a replica is gone
 	Flip       float64 // of a bit of a log
+	Blackout   float64 // of the power of all machines at once
 
 	Inflight int            // frames in flight
 	Limits   raftlog.Limits // small, so that bounds are met
@@ -97,6 +98,7 @@ func draw(seed uint64) Params {
 		for i := range groups {
 			groups[i].Async = r.IntN(4) == 0
 		}
+		p.Blackout = pick(0, 0, 0.01)
 	}
 	return p
 }

@@ -46,11 +46,11 @@ func (c *Checker) issued(before []raftlog.EpochRecord, active ids.Epoch, rec raf
 // activated demands that a master of that epoch has applied an entry of its own. Epoch 1 counts as active.
 func (c *Checker) activated(epoch ids.Epoch) {
 	for term := range c.masters {
-		if term.Epoch() == epoch || epoch == c.unclean {
+		if term.Epoch() == epoch {
 			return
 		}
 	}
-	if epoch > 1 {
+	if epoch > 1 && epoch != c.unclean {
 		c.rule("epoch %d is noted as active and never had a master", epoch)
 	}
 }

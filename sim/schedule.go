@@ -19,7 +19,7 @@ type Result struct {
 	Trace                                                  uint64 // hash of the trace
 	Events, Ops, Acked, Unknown, NotStored, Reads, Masters int
 	Crashes, Epochs, Leaders, Stale, Cuts, Installs        int
-	Heirs, Flips, Repairs, Fulls                           int
+	Heirs, Flips, Repairs, Fulls, Uncleans, Dropped        int
 	Healed                                                 int64     // microseconds from the end of the faults to full health
 	Entries                                                ids.Index // of all groups
 	Virtual                                                int64     // microseconds
@@ -99,6 +99,8 @@ type schedule struct {
 	flips    int                // bits
 	repairs  int                // logs that were repaired from another replica
 	fulls    int                // disks that were full for a while
+	uncleans int                // unclean elections that no operator asked for
+	dropped  int                // operations that were acknowledged, and lost in one
 }
 
 // way is one direction between two machines: from, to.
@@ -234,20 +236,25 @@ func (s *schedule) open(h *Host) {
 
 // openReplica starts one replica of a machine.
 func (s *schedule) openReplica(n *Node) {
-	if n.Up || n.lost != "" || n.missing {
+	if n.Up || n.lost != "" || n.missing || n.reviving {
 		return
 	}
-	n.damage = nil
-	if n.w.mode.Async && !n.harmed { // a replica that came since the fault was due
-		n.powerAfter, n.failSync = 0, false
-	}
-	n.w.Check.mayPark[n.ID] = n.failSync || n.full
 	var rec *raftlog.EpochRecord
 	if len(n.w.records) > 0 {
 		if newest := n.w.newest(); newest.Epoch == 1 || s.p.Informs && s.chance(0.3) {
 			rec = &newest
 		}
 	}
+	s.openWith(n, rec)
+}
+
+// openWith is openReplica with a record that the replica is given.
+func (s *schedule) openWith(n *Node, rec *raftlog.EpochRecord) {
+	n.damage = nil
+	if n.w.mode.Async && !n.harmed { // a replica that came since the fault was due
+		n.powerAfter, n.failSync = 0, false
+	}
+	n.w.Check.mayPark[n.ID] = n.failSync || n.full
 	err := n.Open(rec)
 	s.Tracef("r%d opens: %v", n.ID, err)
 	if n.powerAfter < 0 {
@@ -454,7 +461,8 @@ func (s *schedule) read(n *Node) {
 
 func (s *schedule) result() Result {
 	res := Result{Params: s.p, Trace: s.TraceHash(), Events: s.events, Crashes: s.crashes, Leaders: s.c.changes, Stale: s.c.stale, Healed: s.healed,
-		Virtual: s.Now, Err: s.Err, Rule: s.Rule, Cuts: s.cuts, Installs: s.installs, Heirs: s.heirs, Flips: s.flips, Repairs: s.repairs, Fulls: s.fulls}
+		Virtual: s.Now, Err: s.Err, Rule: s.Rule, Cuts: s.cuts, Installs: s.installs, Heirs: s.heirs, Flips: s.flips, Repairs: s.repairs, Fulls: s.fulls,
+		Uncleans: s.uncleans, Dropped: s.dropped}
 	if res.Err == nil {
 		res.Err = s.Rule
 	}

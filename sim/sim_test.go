@@ -52,13 +52,15 @@ func TestSeeds(t *testing.T) {
 		sum.Flips += res.Flips
 		sum.Repairs += res.Repairs
 		sum.Fulls += res.Fulls
+		sum.Uncleans += res.Uncleans
+		sum.Dropped += res.Dropped
 		sum.Virtual += res.Virtual
 		sum.Healed = max(sum.Healed, res.Healed)
 	}
 	took := time.Since(begun)
-	t.Logf("%d seeds with %d groups in %v, %.0f seeds a minute, %.0f s simulated in 1 s: %d events, %d operations acknowledged, %d reads, %d masters, %d crashes, %d epochs, %d leaders of the controllers, %d of them stale for a while, %d fronts given up, %d replicas begun anew, %d in the place of lost ones, %d bits flipped, %d logs repaired from another replica, %d full disks; well again after %d virtual ms at most",
+	t.Logf("%d seeds with %d groups in %v, %.0f seeds a minute, %.0f s simulated in 1 s: %d events, %d operations acknowledged, %d reads, %d masters, %d crashes, %d epochs, %d leaders of the controllers, %d of them stale for a while, %d fronts given up, %d replicas begun anew, %d in the place of lost ones, %d bits flipped, %d logs repaired from another replica, %d full disks, %d unclean elections because of asynchronous flush, which lost %d acknowledged operations that no voter had synced; well again after %d virtual ms at most",
 		*seeds, groups, took.Round(time.Millisecond), float64(*seeds)/took.Minutes(), float64(sum.Virtual)/1e6/took.Seconds(),
-		sum.Events, sum.Acked, sum.Reads, sum.Masters, sum.Crashes, sum.Epochs, sum.Leaders, sum.Stale, sum.Cuts, sum.Installs, sum.Heirs, sum.Flips, sum.Repairs, sum.Fulls, sum.Healed/1000)
+		sum.Events, sum.Acked, sum.Reads, sum.Masters, sum.Crashes, sum.Epochs, sum.Leaders, sum.Stale, sum.Cuts, sum.Installs, sum.Heirs, sum.Flips, sum.Repairs, sum.Fulls, sum.Uncleans, sum.Dropped, sum.Healed/1000)
 	if sum.Acked == 0 {
 		t.Error("nothing was acknowledged")
 	}

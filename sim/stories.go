@@ -25,7 +25,7 @@ type Story struct {
 }
 
 // Stories are all of them.
-var Stories = slices.Concat(membershipStories, protocolStories, lossStories)
+var Stories = slices.Concat(membershipStories, protocolStories, lossStories, doomedStories)
 
 // membershipStories are those of who votes, who leads, and what an operator changes.
 var membershipStories = []Story{

@@ -159,6 +159,11 @@ type Node struct {
 	harmed  bool   // a fault was injected that may cost its identity, or needs another replica's help
 	rotten  bool   // … a flipped bit, which nobody may have met yet
 
+	has      *hasLog   // what its log has, once its node has looked: it is lost, and the group asks
+	revived  ids.Epoch // the unclean election that it won though it was lost
+	reviving bool      // … and its log was not opened since
+	out      bool      // another one won it: what this one applies is not the group's any more
+
 	// Offer is what a master offered last, because this replica lacks what the group has given up. See Install.
 	Offer *raftlog.Offer
 
@@ -264,11 +269,18 @@ func (n *Node) Open(record *raftlog.EpochRecord) error {
 		return fmt.Errorf("sim: replica %d is up already", n.ID)
 	}
 	n.Queue, n.written, n.failed, n.Offer = nil, nil, nil, nil
-	log, err := commitlog.Open(n.logOptions(vfs.Inject(n.Disk, n.rule)))
+	o := n.logOptions(vfs.Inject(n.Disk, n.rule))
+	o.AcceptLoss = n.reviving
+	log, err := commitlog.Open(o)
 	if err != nil {
 		return err
 	}
 	n.Log = log
+	if n.reviving {
+		if err := n.begin(record); err != nil {
+			return err
+		}
+	}
 	if log.FirstIndex() > ids.Index(len(n.snapshot))+1 {
 		n.snapshot, n.received = n.incoming, len(n.incoming)
 	}
