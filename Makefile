@@ -10,7 +10,7 @@ DURATION ?= 15s
 ROUNDS ?= 3
 ARGS ?=
 
-.PHONY: help build run test race lint sim sim-mutants crash fuzz jepsen failover java bench clean
+.PHONY: help build run test race lint sim sim-mutants crash fuzz jepsen failover java mqadmin conformance bench rates clean
 
 help: ## show this help
 	@echo 'LedgerMQ: a replicated message broker for the clients of Apache RocketMQ.'
@@ -56,8 +56,19 @@ failover: build ## measure how long clients wait when a replica is lost or moves
 java: ## run the official Java client's cases (needs Maven and a JDK)
 	tests/ci/java
 
+conformance: ## run the same cases against Apache RocketMQ and this binary, and compare (needs Maven and a JDK; ARGS="-short -run …")
+	tests/ci/java conformance $(ARGS)
+
+mqadmin: ## run each command of RocketMQ's mqadmin against a cluster (LEDGERMQ_TEST_WRITE=1 writes docs/mqadmin.md)
+	mvn -q -B -f tests/java/pom.xml -pl admin package
+	LEDGERMQ_TEST_JAVA=1 go test ./tests -count=1 -run '^TestJavaMqadmin$$' -timeout 10m -v
+
 bench: build ## measure sends and pulls, beside the same load without replication and the bare disk
 	go run ./tests/bench $(ARGS)
+
+rates: build ## measure transactions and timers beside Apache RocketMQ (needs Maven and a JDK; ARGS=-timers for how late timers come)
+	mvn -q -B -f tests/java/pom.xml -pl server -am package
+	LEDGERMQ_TEST_BINARY=$(CURDIR)/bin/ledgermq go run ./tests/bench/rates $(ARGS)
 
 clean: ## remove what was built
 	rm -rf bin tests/java/*/target

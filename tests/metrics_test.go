@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/ledgermq/ledgermq/tests/cluster"
 )
 
@@ -42,14 +44,35 @@ func scrape(t *testing.T, c *cluster.Cluster, role string) string {
 func TestMetricsOfThePage(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 3, Groups: 1, Mode: "2-3"})
-	if _, err := c.Run(within(t, time.Minute), "produce", "--namesrv", c.Namesrv[0], "g1", "one"); err != nil {
-		t.Fatal(err)
+	ctx := within(t, time.Minute)
+	for _, args := range [][]string{{"admin", "topic", "create", "Watched", "--queues", "1"}, {"admin", "consumer", "create", "watcher"}, {"produce", "Watched", "one", "two", "three"}, {"consume", "Watched", "--group", "watcher", "--count", "1"},
+		{"admin", "topic", "create", "%DLQ%watcher", "--queues", "1"}, {"produce", "%DLQ%watcher", "dead"}, {"produce", "%RETRY%watcher", "again"}} {
+		if out, err := c.Run(ctx, append(args, "--namesrv", c.Namesrv[0])...); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
 	}
 	brokers, controllers := scrape(t, c, "broker"), scrape(t, c, "controller")
 	for _, row := range regexp.MustCompile("(?m)^\\| `ledgermq_.*$").FindAllString(readRepoFile(t, "docs/operate.md"), -1) {
 		for _, name := range regexp.MustCompile(`\bledgermq_[a-z_]+`).FindAllString(row, -1) {
 			if !regexp.MustCompile(`(?m)^` + name + `(_bucket)?[ {]`).MatchString(brokers + controllers) {
 				t.Errorf("docs/operate.md tells to watch %s, which no member serves", name)
+			}
+		}
+	}
+	// The same holds for what the dashboard draws and the alerts look at.
+	for _, file := range []string{"deploy/grafana-dashboard.json", "deploy/prometheus-alerts.yml"} {
+		text := readRepoFile(t, file)
+		var parsed any
+		if err := yaml.Unmarshal([]byte(text), &parsed); err != nil { // JSON is YAML too
+			t.Errorf("%s: %v", file, err)
+		}
+		names := regexp.MustCompile(`\bledgermq_[a-z_]+`).FindAllString(text, -1)
+		if len(names) < 15 {
+			t.Errorf("%s names %d metrics", file, len(names))
+		}
+		for _, name := range names {
+			if !regexp.MustCompile(`(?m)^` + name + `[ {]`).MatchString(brokers + controllers) {
+				t.Errorf("%s names %s, which no member serves", file, name)
 			}
 		}
 	}

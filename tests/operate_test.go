@@ -19,8 +19,8 @@ import (
 	"github.com/ledgermq/ledgermq/tests/cluster"
 )
 
-// This file runs docs/operate.md. A section with ```console blocks is a walk-through, and each has a test here that runs it as it
-// stands. In a block
+// This file runs docs/operate.md, and knows how a page is run. A section with ```console blocks is a walk-through, and each has a test
+// that runs it as it stands. In a block
 //
 //	$ a command     is run by a shell, with `ledgermq` in the PATH; it goes on where a line ends with \
 //	# what happens  is done by the test: see marks
@@ -38,6 +38,7 @@ var walks = map[string]walk{
 	"Replacing all three nodes":                   {cluster: cluster.Options{Nodes: 6, Groups: 1}},
 	"Adding a broker group":                       {cluster: cluster.Options{Groups: 1}},
 	"Taking a node away":                          {cluster: cluster.Options{Nodes: 4, Groups: 1}},
+	"Removing a broker group":                     {run: removedGroup},
 	"Equal replicas":                              {cluster: cluster.Options{Groups: 1}},
 	"More controllers, or other ones":             {run: moreControllers},
 	"All controllers are lost":                    {run: lostControllers},
@@ -47,6 +48,7 @@ var walks = map[string]walk{
 	"Raising the feature level":                   {cluster: cluster.Options{Groups: 1}},
 	"Masters go back to where they are wanted":    {cluster: cluster.Options{Groups: 2}},
 	"A wiped disk":                                {cluster: cluster.Options{Groups: 1}},
+	"Messages that fail, wait or hang":            {cluster: cluster.Options{Groups: 1}, marks: failingMarks},
 	"A full disk":                                 {cluster: smallDisks, prepare: onSmallDisks, marks: diskMarks},
 }
 
@@ -85,7 +87,7 @@ var marks = map[string]func(w *walker, args []string){
 }
 
 // looks are the commands that only look.
-var looks = regexp.MustCompile(`^(ledgermq admin (cluster|cluster show|group (show|list)|topic (show|list)|route|consumer show)( [^|;&]*)?|ledgermq (log verify|version)( [^|;&]*)?|(curl|ls|cat|grep) [^;&]*)$`)
+var looks = regexp.MustCompile(`^(mqadmin (clusterList|topicRoute)( [^|;&]*)?|ledgermq admin (cluster|cluster show|group (show|list|remove [a-z0-9]+$)|topic (show|list)|route|consumer show)( [^|;&]*)?|ledgermq (log verify|version)( [^|;&]*)?|(curl|ls|cat|grep) [^;&]*)$`)
 
 func TestOperate(t *testing.T) {
 	t.Parallel()
@@ -155,7 +157,7 @@ func TestOperateShowsCommandsInWalks(t *testing.T) {
 
 // step is a command and what it prints, a mark, or a file that is written.
 type step struct {
-	line    int
+	at      string // page and line
 	command string
 	want    []string
 	mark    string
@@ -163,8 +165,10 @@ type step struct {
 	text    string
 }
 
-// operateSections returns the steps of each section of docs/operate.md that has commands.
-func operateSections(t *testing.T) map[string][]step {
+func operateSections(t *testing.T) map[string][]step { return pageSections(t, "docs/operate.md") }
+
+// pageSections returns the steps of each section of a page that has commands.
+func pageSections(t *testing.T, page string) map[string][]step {
 	t.Helper()
 	out := map[string][]step{}
 	title, lang := "", ""
@@ -175,13 +179,13 @@ func operateSections(t *testing.T) map[string][]step {
 		}
 		steps = nil
 	}
-	for i, line := range strings.Split(readRepoFile(t, "docs/operate.md"), "\n") {
-		last := len(steps) - 1
+	for i, line := range strings.Split(readRepoFile(t, page), "\n") {
+		last, at := len(steps)-1, fmt.Sprintf("%s:%d", page, i+1)
 		switch {
 		case lang == "" && strings.HasPrefix(line, "```"):
 			lang = strings.TrimPrefix(line, "```")
 			if lang == "yaml" {
-				steps = append(steps, step{line: i + 1})
+				steps = append(steps, step{at: at})
 			}
 		case line == "```":
 			lang = ""
@@ -196,11 +200,11 @@ func operateSections(t *testing.T) map[string][]step {
 		case last >= 0 && strings.HasSuffix(steps[last].command, "\\"):
 			steps[last].command = strings.TrimSuffix(steps[last].command, "\\") + line
 		case strings.HasPrefix(line, "$ "):
-			steps = append(steps, step{line: i + 1, command: line[2:]})
+			steps = append(steps, step{at: at, command: line[2:]})
 		case strings.HasPrefix(line, "# "):
-			steps = append(steps, step{line: i + 1, mark: line[2:]})
+			steps = append(steps, step{at: at, mark: line[2:]})
 		case last < 0 || steps[last].command == "":
-			t.Fatalf("docs/operate.md:%d: output without a command: %s", i+1, line)
+			t.Fatalf("%s: output without a command: %s", at, line)
 		default:
 			steps[last].want = append(steps[last].want, line)
 		}
@@ -267,31 +271,31 @@ func (w *walker) mark(s step) {
 	for _, table := range []map[string]func(*walker, []string){w.walk.marks, marks} {
 		for pattern, do := range table {
 			if m := regexp.MustCompile("^" + pattern + "$").FindStringSubmatch(s.mark); m != nil {
-				w.t.Logf("docs/operate.md:%d: # %s", s.line, s.mark)
+				w.t.Logf("%s: # %s", s.at, s.mark)
 				do(w, m[1:])
 				return
 			}
 		}
 	}
-	w.t.Fatalf("docs/operate.md:%d: nobody knows how to do %q", s.line, s.mark)
+	w.t.Fatalf("%s: nobody knows how to do %q", s.at, s.mark)
 }
 
 func (w *walker) command(s step) {
 	w.t.Helper()
-	w.t.Logf("docs/operate.md:%d: $ %s", s.line, s.command)
+	w.t.Logf("%s: $ %s", s.at, s.command)
 	if vars, ok := strings.CutPrefix(s.command, "export "); ok {
 		w.env = append(w.env, strings.Fields(vars)...)
 		return
 	}
 	if !looks.MatchString(s.command) {
 		if out, err := w.shell(s); err != nil {
-			w.t.Fatalf("docs/operate.md:%d: $ %s: %v\n%s", s.line, s.command, err, out)
+			w.t.Fatalf("%s: $ %s: %v\n%s", s.at, s.command, err, out)
 		}
 		return
 	}
 	var out string
 	var err error
-	ctx := within(w.t, time.Minute)
+	ctx := within(w.t, 2*time.Minute)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -300,7 +304,7 @@ func (w *walker) command(s step) {
 		}
 		select {
 		case <-ctx.Done():
-			w.t.Fatalf("docs/operate.md:%d: $ %s: %v\n%s", s.line, s.command, err, out)
+			w.t.Fatalf("%s: $ %s: %v\n%s", s.at, s.command, err, out)
 		case <-tick.C:
 		}
 	}
@@ -416,12 +420,12 @@ func threeMachines(t *testing.T, steps []step) {
 				first.must(os.WriteFile(at(i, s.file), []byte(text.String()), 0o644))
 			}
 		case strings.HasPrefix(s.command, "ledgermq server "):
-			t.Logf("docs/operate.md:%d: $ %s", s.line, s.command)
+			t.Logf("%s: $ %s", s.at, s.command)
 			for i, m := range machines {
 				serve(m, at(i, s.command), at(i, fmt.Sprintf("10.0.0.%d:10960", i+1)))
 			}
 		case s.mark != "":
-			t.Fatalf("docs/operate.md:%d: no marks here", s.line)
+			t.Fatalf("%s: no marks here", s.at)
 		default:
 			s.command = at(0, s.command)
 			for i, line := range s.want {

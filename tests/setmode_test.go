@@ -57,17 +57,22 @@ func (s *scene) keptUp() {
 	}
 }
 
-// leftQuietly demands that the nodes of replicas which an operator took out of the group say so, and not as of a fault.
+// leftQuietly demands that the nodes of replicas which an operator took out of the group say so, and not as of a fault. A node learns
+// of it with its next heartbeat, a moment after the controller shows the group without the replica.
 func (s *scene) leftQuietly(nodes ...string) {
 	s.t.Helper()
 	for _, node := range nodes {
-		log, err := os.ReadFile(filepath.Join(s.c.Dir, "log", node+".log"))
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		if text := string(log); !strings.Contains(text, "replica leaves its group") || strings.Contains(text, "replica is parked") {
-			s.t.Errorf("what %s says of a replica that was taken out:\n%s", node, text)
-		}
+		eventually(s.t, 30*time.Second, node+" says that its replica was taken out", func() (bool, error) {
+			log, err := os.ReadFile(filepath.Join(s.c.Dir, "log", node+".log"))
+			if err != nil {
+				return false, err
+			}
+			text := string(log)
+			if strings.Contains(text, "replica is parked") {
+				s.t.Fatalf("what %s says of a replica that was taken out:\n%s", node, text)
+			}
+			return strings.Contains(text, "replica leaves its group"), nil
+		})
 	}
 }
 

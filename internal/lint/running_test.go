@@ -12,14 +12,15 @@ var goroutines = map[string]struct {
 	most   int
 	reason string
 }{
-	"broker":        {4, "Node owns them all: each belongs to a replica or to the node, and Close waits for it"},
-	"client":        {5, "Client and Consumer own them: Close cancels their context and waits"},
-	"cmd/ledgermq":  {6, "they end with the process, the command or the member that they watch"},
-	"namesrv":       {2, "Server owns both: Close cancels their context and waits"},
-	"raftlog":       {3, "Group owns its loop, its log writer and the filler: Close waits for the three"},
-	"raftlog/peer":  {1, "Transport.spawn, the only one: Close waits for its wait group"},
-	"remoting":      {5, "Server and Client own an acceptor, a reader per connection, a writer while a socket is full, and a bounded pool"},
-	"tests/cluster": {1, "it ends with the process that it started"},
+	"broker":         {4, "Node owns them all: each belongs to a replica or to the node, and Close waits for it"},
+	"client":         {5, "Client and Consumer own them: Close cancels their context and waits"},
+	"cmd/ledgermq":   {6, "they end with the process, the command or the member that they watch"},
+	"namesrv":        {2, "Server owns both: Close cancels their context and waits"},
+	"raftlog":        {3, "Group owns its loop, its log writer and the filler: Close waits for the three"},
+	"raftlog/peer":   {1, "Transport.spawn, the only one: Close waits for its wait group"},
+	"remoting":       {5, "Server and Client own an acceptor, a reader per connection, a writer while a socket is full, and a bounded pool"},
+	"tests/cluster":  {1, "it ends with the process that it started"},
+	"tests/rocketmq": {1, "it ends with the process that it started"},
 }
 
 func TestGoroutinesHaveOwners(t *testing.T) { holds(t, checkGoroutinesHaveOwners) }

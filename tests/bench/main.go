@@ -1,5 +1,5 @@
 // Command bench measures the built binary on this machine and prints the figures beside what bounds them: the same load
-// without replication (mode 1-1, one node), and what the bare disk allows.
+// without replication (mode 1-1, one node), and what the bare disk allows, to one writer and to three at once.
 //
 // The question: how many synchronous senders' messages of 1 KiB per second does one group in mode 2-3 with sync flush take when
 // its three nodes, the load and everything else share this machine, and what does a message cost? The expected cost: each
@@ -101,12 +101,14 @@ func inFolder(ctx context.Context, work func(context.Context, string, io.Writer)
 
 func bench(ctx context.Context, dir string, w io.Writer, seconds int) (err error) {
 	fmt.Fprintln(os.Stderr, "the bare disk")
-	for _, size := range []int{4 << 10, 256 << 10} {
-		perSecond, err := bareDisk(ctx, filepath.Join(dir, "disk"), size)
-		if err != nil {
-			return err
+	for _, size := range []int{4 << 10, 32 << 10, 256 << 10} {
+		for _, writers := range []int{1, 3} {
+			perSecond, err := bareDisk(ctx, filepath.Join(dir, "disk"), size, writers)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(w, "bare disk, writers at once: %d\t%d KiB and fdatasync\t%.0f/s each\t%.1f MiB/s\n", writers, size>>10, perSecond/float64(writers), perSecond*float64(size)/(1<<20))
 		}
-		fmt.Fprintf(w, "bare disk\t%d KiB and fdatasync\t%.0f/s\t%.1f MiB/s\n", size>>10, perSecond, perSecond*float64(size)/(1<<20))
 	}
 	results := make(map[string]map[string]figures)
 	for _, mode := range []string{"1-1", "2-3"} {
@@ -132,20 +134,39 @@ func bench(ctx context.Context, dir string, w io.Writer, seconds int) (err error
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// bareDisk overwrites a file that is filled already, one sync per write, for two seconds: what the commit log does at best.
-func bareDisk(ctx context.Context, name string, size int) (perSecond float64, err error) {
+// bareDisk lets each of some writers overwrite a file that is filled already, one sync per write, for two seconds: what the commit
+// log does at best, of one replica, or of three that share the disk. It returns the writes of all.
+func bareDisk(ctx context.Context, name string, size, writers int) (perSecond float64, err error) {
+	rates, errs := make([]float64, writers), make([]error, writers)
+	var begin sync.WaitGroup
+	var end sync.WaitGroup
+	begin.Add(writers)
+	for i := range writers {
+		end.Go(func() { rates[i], errs[i] = overwrite(ctx, fmt.Sprintf("%s%d", name, i), size, &begin) })
+	}
+	end.Wait()
+	for _, r := range rates {
+		perSecond += r
+	}
+	return perSecond, errors.Join(errs...)
+}
+
+// overwrite is one writer of bareDisk. All begin when each has filled its file.
+func overwrite(ctx context.Context, name string, size int, begin *sync.WaitGroup) (perSecond float64, err error) {
 	const file = 32 << 20
 	f, err := vfs.OS.Create(name)
+	if err == nil {
+		defer func() { err = errors.Join(err, f.Close(), os.Remove(name)) }()
+		_, err = f.WriteAt(make([]byte, file), 0)
+	}
+	if err == nil {
+		err = f.SyncData()
+	}
+	begin.Done()
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, f.Close(), os.Remove(name)) }()
-	if _, err := f.WriteAt(make([]byte, file), 0); err != nil {
-		return 0, err
-	}
-	if err := f.SyncData(); err != nil {
-		return 0, err
-	}
+	begin.Wait()
 	block := make([]byte, size)
 	began, n, off := time.Now(), 0, int64(0)
 	for time.Since(began) < 2*time.Second && ctx.Err() == nil {

@@ -24,9 +24,11 @@ import (
 const (
 	topic     = "Failover"
 	senders   = 16
-	sendPause = 5 * time.Millisecond // after each send of each sender
 	sendLimit = 10 * time.Second
 )
+
+// sendPause is what each sender waits after each send.
+var sendPause = 5 * time.Millisecond
 
 // loads are the clients, by name: each begins to send and tells the load what became of it, until ctx ends.
 var loads = map[string]func(ctx context.Context, c *jepsen.Cluster, l *load) error{
@@ -44,11 +46,12 @@ type load struct {
 	senders sync.WaitGroup
 	release []func() // after the senders' end
 
-	mu     sync.Mutex
-	ok     []time.Duration // since began, ascending
-	values []string        // that were answered OK
-	failed int
-	why    map[string]int
+	mu         sync.Mutex
+	ok         []time.Duration // since began, ascending
+	values     []string        // that were answered OK
+	failed     int
+	lastFailed time.Duration
+	why        map[string]int
 }
 
 func startLoad(ctx context.Context, c *jepsen.Cluster, name string) (*load, error) {
@@ -87,6 +90,7 @@ func (l *load) note(value, why string) {
 	defer l.mu.Unlock()
 	if why != "" {
 		l.failed++
+		l.lastFailed = l.now()
 		l.why[why[:min(len(why), 200)]]++
 		return
 	}
@@ -177,19 +181,26 @@ func (l *load) failures() int {
 	return l.failed
 }
 
+// reasons tells why sends have failed since it was asked last.
 func (l *load) reasons() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer clear(l.why)
 	return fmt.Sprint(l.why)
 }
 
-// await waits until sends have been OK for a while since a time.
-func (l *load) await(ctx context.Context, since time.Duration) error {
+// await waits until sends have been OK for a while since a time, and if all must, none has failed for as long. A stock client of a group
+// that had no master when it asked for the route fails for up to 30 s while the others go on.
+func (l *load) await(ctx context.Context, since time.Duration, all bool) error {
 	return jepsen.Await(ctx, "sends that are OK", func() (bool, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		first, _ := slices.BinarySearch(l.ok, since)
-		return len(l.ok)-first >= steady && l.now()-since >= calm, nil
+		from := since
+		if all {
+			from = max(from, l.lastFailed)
+		}
+		return len(l.ok)-first >= steady && l.now()-from >= calm, nil
 	})
 }
 

@@ -62,6 +62,9 @@ type session struct {
 	pusher       rocketmq.PushConsumer
 	got          chan []jepsen.Read // from the push consumer's goroutines
 	closed       chan struct{}
+	teller       rocketmq.TransactionProducer
+	decide       jepsen.Decide
+	begun        bool // of the one transaction that is being sent: its half message was OK
 }
 
 func (s *session) open() error {
@@ -96,15 +99,86 @@ func (s *session) Send(ctx context.Context, key, value string) (int, int64, jeps
 		m.WithShardingKey(key)
 	}
 	r, err := s.producer.SendSync(ctx, m)
+	outcome, err := outcomeOf(r, err)
+	if outcome != jepsen.OK {
+		return 0, 0, outcome, err
+	}
+	return r.MessageQueue.QueueId, r.QueueOffset, jepsen.OK, nil
+}
+
+func outcomeOf(r *primitive.SendResult, err error) (jepsen.Outcome, error) {
 	switch {
 	case err == nil && r.Status == primitive.SendOK:
-		return r.MessageQueue.QueueId, r.QueueOffset, jepsen.OK, nil
+		return jepsen.OK, nil
 	case err == nil:
-		return 0, 0, jepsen.Unknown, fmt.Errorf("status %d", r.Status)
+		return jepsen.Unknown, fmt.Errorf("status %d", r.Status)
 	case strings.Contains(err.Error(), "[NOT_STORED]") || strings.Contains(err.Error(), "route info not found"):
-		return 0, 0, jepsen.NotStored, err
+		return jepsen.NotStored, err
 	}
-	return 0, 0, jepsen.Unknown, err
+	return jepsen.Unknown, err
+}
+
+// SendLater has no handle: this client cannot recall.
+func (s *session) SendLater(ctx context.Context, value string, w jepsen.Wait) (any, jepsen.Outcome, error) {
+	if err := s.open(); err != nil {
+		return nil, jepsen.NotStored, err
+	}
+	m := primitive.NewMessage(s.topic, []byte(value))
+	m.WithProperties(w.Properties())
+	outcome, err := outcomeOf(s.producer.SendSync(ctx, m))
+	return nil, outcome, err
+}
+
+// Tell has one transaction producer per session, which calls the listener that the session is while it sends.
+func (s *session) Tell(ctx context.Context, group, value string, decide jepsen.Decide) (jepsen.Outcome, error) {
+	if s.teller == nil {
+		s.decide = decide
+		p, err := rocketmq.NewTransactionProducer(s,
+			producer.WithNsResolver(primitive.NewPassthroughResolver(s.namesrv)), producer.WithGroupName(group),
+			producer.WithInstanceName(instance()), producer.WithRetry(0), producer.WithSendMsgTimeout(sendTimeout),
+		)
+		if err == nil {
+			err = p.Start()
+		}
+		if err != nil {
+			return jepsen.NotStored, err
+		}
+		s.teller = p
+	}
+	m := primitive.NewMessage(s.topic, []byte(value))
+	m.WithKeys([]string{value})
+	m.WithProperty(primitive.PropertyCheckImmunityTimeInSeconds, "1")
+	s.begun = false
+	r, err := s.teller.SendMessageInTransaction(ctx, m)
+	if s.begun {
+		return jepsen.OK, nil
+	}
+	var sent *primitive.SendResult
+	if r != nil {
+		sent = r.SendResult
+	}
+	return outcomeOf(sent, err)
+}
+
+// ExecuteLocalTransaction is called by Tell, when the half message is OK.
+func (s *session) ExecuteLocalTransaction(m *primitive.Message) primitive.LocalTransactionState {
+	s.begun = true
+	return s.state(m.Body, false)
+}
+
+// CheckLocalTransaction is called when a broker asks.
+func (s *session) CheckLocalTransaction(m *primitive.MessageExt) primitive.LocalTransactionState {
+	return s.state(m.Body, true)
+}
+
+func (s *session) state(value []byte, asked bool) primitive.LocalTransactionState {
+	switch commit, known := s.decide(string(value), asked); {
+	case !known:
+		return primitive.UnkonwnState
+	case commit:
+		return primitive.CommitMessageState
+	}
+	return primitive.RollbackMessageState
 }
 
 func (s *session) Poll(ctx context.Context, queue int, offset int64) ([]jepsen.Read, int64, error) {
@@ -140,7 +214,7 @@ func (s *session) Poll(ctx context.Context, queue int, offset int64) ([]jepsen.R
 func readsOf(messages []*primitive.MessageExt) []jepsen.Read {
 	reads := make([]jepsen.Read, len(messages))
 	for i, m := range messages {
-		reads[i] = jepsen.Read{Queue: m.Queue.QueueId, Offset: m.QueueOffset, Value: string(m.Body)}
+		reads[i] = jepsen.Read{Queue: m.Queue.QueueId, Offset: m.QueueOffset, Value: string(m.Body), Stored: m.StoreTimestamp}
 	}
 	return reads
 }
@@ -174,7 +248,7 @@ func (s *session) Consume(ctx context.Context) ([]jepsen.Read, error) {
 // take hands messages over. What nobody takes is consumed later.
 func (s *session) take(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 	select {
-	case s.got <- readsOf(messages):
+	case s.got <- jepsen.Got(readsOf(messages), time.Now()):
 		return consumer.ConsumeSuccess, nil
 	case <-s.closed:
 		return consumer.ConsumeRetryLater, errors.New("closed")
@@ -185,6 +259,9 @@ func (s *session) Close() {
 	close(s.closed)
 	if s.producer != nil {
 		s.producer.Shutdown()
+	}
+	if s.teller != nil {
+		s.teller.Shutdown()
 	}
 	if s.puller != nil {
 		s.puller.Shutdown()

@@ -1,13 +1,16 @@
 package org.ledgermq.tests;
 
 import java.util.List;
+import java.util.Map;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageQueue;
 import org.ledgermq.tests.Harness.Env;
 
 /** Builds the clients that the cases use, all with the defaults of RocketMQ unless a case needs another value. */
@@ -49,6 +52,36 @@ final class Clients {
         return c;
     }
 
+    /** A consumer that pulls queues by hand. It is started. */
+    static DefaultMQPullConsumer pull(Env env, String group) throws Exception {
+        DefaultMQPullConsumer c = new DefaultMQPullConsumer(group);
+        c.setNamesrvAddr(env.namesrv);
+        c.setInstanceName(instance());
+        c.start();
+        env.atEnd(c::shutdown);
+        return c;
+    }
+
+    /** The queues of a topic that can be read. */
+    static java.util.Set<MessageQueue> subscribeQueues(Env env, String topic) throws Exception {
+        DefaultMQPullConsumer c = pull(env, env.group("routes"));
+        try {
+            return c.fetchSubscribeMessageQueues(topic);
+        } finally {
+            c.shutdown();
+        }
+    }
+
+    /** Creates a topic by the default topic's brokers. The two clients have different methods for it. */
+    static void createTopic(DefaultMQProducer p, String topic, int queues) throws Exception {
+        try {
+            p.getClass().getMethod("createTopic", String.class, String.class, int.class, Map.class)
+                .invoke(p, "TBW102", topic, queues, Map.of());
+        } catch (NoSuchMethodException e) {
+            p.getClass().getMethod("createTopic", String.class, String.class, int.class).invoke(p, "TBW102", topic, queues);
+        }
+    }
+
     static Message message(String topic, String tag, String key, String body) {
         return new Message(topic, tag, key, body.getBytes(java.nio.charset.StandardCharsets.UTF_8));
     }
@@ -61,6 +94,18 @@ final class Clients {
         SendResult r = p.send(m);
         Harness.check(r.getSendStatus() == SendStatus.SEND_OK, "send of " + m.getKeys() + " was answered " + r);
         return r;
+    }
+
+    /** Sends to a queue, again and again when it was not taken. */
+    static void sendUntilTaken(DefaultMQProducer p, Message m, MessageQueue q) throws Exception {
+        Harness.await(60, "the send of " + body(m), () -> {
+            try {
+                return p.send(m, q).getSendStatus() == SendStatus.SEND_OK;
+            } catch (org.apache.rocketmq.client.exception.MQClientException | org.apache.rocketmq.client.exception.MQBrokerException
+                | org.apache.rocketmq.remoting.exception.RemotingException e) {
+                return false;
+            }
+        });
     }
 
     /** Sends count messages named prefix0, prefix1, … with alternating tags A and B. */

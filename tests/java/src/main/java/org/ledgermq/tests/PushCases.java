@@ -164,6 +164,7 @@ final class PushCases {
         Set<String> topics = ConcurrentHashMap.newKeySet();
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             boolean bad = false;
+            context.setDelayLevelWhenNextConsume(1);
             for (MessageExt m : messages) {
                 tries.computeIfAbsent(Clients.body(m), k -> Collections.synchronizedList(new ArrayList<>()))
                     .add(m.getReconsumeTimes());

@@ -15,6 +15,7 @@ import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.ledgermq.tests.Harness.Env;
 
@@ -76,16 +77,16 @@ final class SendCases {
         want.addAll(Clients.names("oneway", 10));
         LitePullCases.expectAll(env, topic, env.group("reader"), want);
 
-        // A delayed message is refused, never delivered at once, as long as delays are not built.
-        Message delayed = Clients.message(topic, "A", "delayed", "delayed");
-        delayed.setDelayTimeLevel(3);
+        // A time that is too far away is refused, never delivered at once.
+        Message late = Clients.message(topic, "A", "late", "late");
+        MessageAccessor.putProperty(late, "TIMER_DELAY_SEC", "99999999");
         try {
-            p.send(delayed);
-            Harness.check(false, "a delayed message was accepted");
+            p.send(late);
+            Harness.check(false, "a message of in three years was accepted");
         } catch (MQBrokerException e) {
-            Harness.check(e.getResponseCode() == 13, "a delayed message was refused with " + e.getResponseCode() + ", want 13");
+            Harness.check(e.getResponseCode() == 13, "a message of in three years was refused with " + e.getResponseCode() + ", want 13");
         } catch (MQClientException e) {
-            Harness.check(e.getResponseCode() == 13, "a delayed message was refused with " + e.getResponseCode() + ", want 13");
+            Harness.check(e.getResponseCode() == 13, "a message of in three years was refused with " + e.getResponseCode() + ", want 13");
         }
     }
 

@@ -1,0 +1,107 @@
+package org.ledgermq.admin;
+
+import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+import org.ledgermq.tests.SeenAdmin;
+
+/**
+ * RocketMQ's own mqadmin, many commands in one process.
+ *
+ * <p>The argument is the name server's address. It takes lines {@code run CASE ID COMMAND…} on standard input, with tabs between, and
+ * prints for each command what mqadmin printed, one {@code line COMMAND TEXT} for each line of it, or {@code line COMMAND: NAME VALUE}
+ * for one like that, with blanks made one and with words in the place of addresses, times and decimals; then {@code end}, or {@code
+ * failed WHY}. A command with {@code await} before it is repeated while it prints an exception, for a minute; the word {@code
+ * pause} is printed, and then a line {@code go} awaited. A case without commands is
+ * one of {@link SeenAdmin}.
+ */
+public final class Mqadmin {
+    private Mqadmin() {}
+
+    public static void main(String[] args) throws Exception {
+        PrintStream out = new PrintStream(new FileOutputStream(FileDescriptor.out), true, "UTF-8");
+        PrintStream err = System.err;
+        System.setOut(err); // the client's own words
+        System.setProperty("rocketmq.namesrv.addr", args[0]);
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            String[] words = line.split("\t");
+            try {
+                if (words.length == 3) {
+                    SeenAdmin.run(words[1], words[2], args[0], out, in);
+                }
+                for (int i = 3; i < words.length; i++) {
+                    if (words[i].equals("pause")) {
+                        out.println("pause");
+                        if (!"go".equals(in.readLine())) {
+                            throw new IllegalStateException("the second half was not asked for");
+                        }
+                        continue;
+                    }
+                    boolean repeat = words[i].startsWith("await ");
+                    String command = repeat ? words[i].substring(6) : words[i];
+                    String text = run(command, err);
+                    for (long end = System.nanoTime() + 60_000_000_000L; repeat && text.contains("Exception") && System.nanoTime() < end;) {
+                        Thread.sleep(200);
+                        text = run(command, err);
+                    }
+                    show(out, command, text);
+                }
+                out.println("end");
+            } catch (Throwable e) {
+                e.printStackTrace(err);
+                out.println("failed\t" + e.toString().replaceAll("\\s+", " "));
+            }
+        }
+        Runtime.getRuntime().halt(0);
+    }
+
+    /** Runs one command and returns what it printed. */
+    private static String run(String command, PrintStream err) throws Exception {
+        ByteArrayOutputStream said = new ByteArrayOutputStream();
+        PrintStream capture = new PrintStream(said, true, "UTF-8");
+        System.setOut(capture);
+        System.setErr(capture);
+        try {
+            MQAdminStartup.main0(command.split(" "), null);
+        } finally {
+            System.setOut(err);
+            System.setErr(err);
+        }
+        String text = said.toString("UTF-8");
+        err.println("mqadmin " + command + "\n" + text);
+        return text;
+    }
+
+    private static void show(PrintStream out, String command, String text) {
+        for (String line : text.split("\n")) {
+            line = line.replaceAll("\\s+", " ").trim()
+                .replaceAll("(\\d{1,3}\\.){3}\\d{1,3}(:\\d+)?", "ADDR")
+                .replaceAll("\\d{4}-\\d\\d-\\d\\d[ _]\\d\\d:\\d\\d:\\d\\d([.,#:]\\d+)?", "TIME")
+                .replaceAll("\\b1[6-9]\\d{11}\\b", "TIME")
+                .replaceAll("\\b[0-9A-F]{32,}\\b", "ID")
+                .replaceAll("\\b\\d+\\.\\d+\\b", "DECIMAL");
+            line = line.replaceAll("(commitLogOffset|storeSize)=\\d+", "$1=N").replaceAll("(CommitLog Offset:) \\d+", "$1 N")
+                .replaceAll("(physicOffset|physicSize)=\\d+", "$1=N").replaceAll("(@K@.*@)\\d+$", "$1N");
+            // Neither is how many replicas a group has, nor what a broker of RocketMQ stores with each message.
+            line = line.replaceAll("^0:\"ADDR\",$", "0:\"ADDR\"").replaceAll("(MSG_REGION=DefaultRegion|CLUSTER=DefaultCluster|TRACE_ON=true)(, )?", "")
+                .replace(", }", "}");
+            // The frames of a stack and the words of the logging library are no behaviour.
+            if (line.isEmpty() || line.startsWith("at ") || line.startsWith("... ") || line.contains(" |-") || line.contains("06FAQ")
+                || line.matches("[1-9]\\d*:\"ADDR\",?")) {
+                continue;
+            }
+            int colon = line.indexOf(": ");
+            if (colon > 0 && colon < 40 && line.indexOf('[') < 0) {
+                out.println("line\t" + command + ": " + line.substring(0, colon) + "\t" + line.substring(colon + 2));
+            } else {
+                out.println("line\t" + command + "\t" + line);
+            }
+        }
+    }
+}
