@@ -73,6 +73,8 @@ func TestBadInput(t *testing.T) {
 		{[]string{"dev", "--mode", "1-3", "--min-isr", "2"}, 2, "--min-isr 2: mode 1-3 allows 1 to 1"},
 		{[]string{"dev", "--port-base", "65530"}, 2, "--port-base 65530: the cluster needs"},
 		{[]string{"dev", "--port-base", "0"}, 2, "--port-base 0: use"},
+		{[]string{"dev", "--host", "10.0.0.1"}, 2, "--host 10.0.0.1: use an address of this machine alone"},
+		{[]string{"dev", "--host", "localhost"}, 2, "--host localhost: use an address of this machine alone"},
 		{[]string{"dev", "--segment-size", "1000"}, 2, "use a power of two"},
 		{[]string{"dev", "start"}, 2, "want the ID of a member"},
 		{[]string{"dev", "start", "n1"}, 2, "--data"},

@@ -34,6 +34,7 @@ func (t *tool) devCommand() *cli.Command {
 		&cli.IntFlag{Name: "controller-count", Value: 1, Usage: "controllers, 1 or 3"},
 		&cli.IntFlag{Name: "namesrv-count", Value: 1, Usage: "name servers"},
 		&cli.IntFlag{Name: "port-base", Usage: "put the name server on `PORT` and everything else above it; 0: RocketMQ's usual ports"},
+		&cli.StringFlag{Name: "host", Value: devHost, Usage: "listen on this loopback `ADDRESS`: a second cluster beside another one has all its ports on another address"},
 		&cli.StringFlag{Name: "data", Usage: "keep the data in `FOLDER`; default: a temporary one, removed at the end"},
 		&cli.BoolFlag{Name: "processes", Usage: "run each node, controller and name server as a process of its own"},
 		&cli.BoolFlag{Name: "auto-create-topic", Value: true, Usage: "a first send creates its topic"},
@@ -65,7 +66,7 @@ func (t *tool) dev(c *cli.Context) error {
 		return usagef("--port-base %d: use 1 to 65535", c.Int("port-base"))
 	}
 	plan := devPlan{
-		PortBase: c.Int("port-base"), Nodes: c.Int("nodes"), Groups: c.Int("groups"),
+		PortBase: c.Int("port-base"), Host: c.String("host"), Nodes: c.Int("nodes"), Groups: c.Int("groups"),
 		Controllers: c.Int("controller-count"), Namesrvs: c.Int("namesrv-count"),
 		Mode: c.String("mode"), MinISR: c.Int("min-isr"), SegmentSize: c.Int64("segment-size"), Async: async,
 	}

@@ -26,7 +26,7 @@ type devInProcess struct {
 func (d *devInProcess) start() error {
 	d.broken, d.stopped = make(chan struct{}), make(chan struct{})
 	d.process = newProcess(d.log)
-	if err := d.process.observe("port-base: http", devAddr(d.plan.Members[0].Ports["http"]), d.profiles, security{}); err != nil {
+	if err := d.process.observe("port-base: http", d.plan.addr(d.plan.Members[0].Ports["http"]), d.profiles, security{}); err != nil {
 		return err
 	}
 	for _, role := range []string{"controller", "namesrv", "broker"} {
@@ -58,15 +58,15 @@ func (d *devInProcess) start() error {
 func (d *devInProcess) open(m devMember) (*part, error) {
 	switch m.Role {
 	case "controller":
-		return controllerConfig{ID: m.ID, Dir: m.Data, Peers: d.plan.peers(), Addr: devAddr(m.Ports["grpc"]), Bootstrap: d.plan.isNew()}.
+		return controllerConfig{ID: m.ID, Dir: m.Data, Peers: d.plan.peers(), Addr: d.plan.addr(m.Ports["grpc"]), Bootstrap: d.plan.isNew()}.
 			open("port-base: controller ", security{}, d.log)
 	case "namesrv":
-		return namesrvConfig{Listen: devAddr(m.Ports["remoting"]), Controllers: d.plan.controllers()}.
+		return namesrvConfig{Listen: d.plan.addr(m.Ports["remoting"]), Controllers: d.plan.controllers()}.
 			open("port-base: name server", security{}, d.log)
 	}
 	return brokerConfig{
-		ID: m.ID, Dir: filepath.Clean(m.Data), Listen: devRange(m), PeerListen: devAddr(m.Ports["peer"]),
-		HTTP: devAddr(d.plan.Members[0].Ports["http"]), Controllers: d.plan.controllers(), Namesrv: d.plan.namesrvs(),
+		ID: m.ID, Dir: filepath.Clean(m.Data), Listen: d.plan.clients(m), PeerListen: d.plan.addr(m.Ports["peer"]),
+		HTTP: d.plan.addr(d.plan.Members[0].Ports["http"]), Controllers: d.plan.controllers(), Namesrv: d.plan.namesrvs(),
 		NoCreateTopic: !d.plan.creates("auto-create-topic"), NoCreateGroup: !d.plan.creates("auto-create-group"),
 	}.open("port-base: ", security{}, d.log)
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,7 +24,8 @@ import (
 // so that it can be kept in DIR/dev.json and a member can be started again from it.
 type devPlan struct {
 	Version     int         `json:"version"`
-	PortBase    int         `json:"portBase"` // 0: RocketMQ's usual ports
+	PortBase    int         `json:"portBase"`       // 0: RocketMQ's usual ports
+	Host        string      `json:"host,omitempty"` // "": devHost
 	Nodes       int         `json:"nodes"`
 	Groups      int         `json:"groups"`
 	Controllers int         `json:"controllers"`
@@ -46,7 +49,7 @@ type devMember struct {
 
 const (
 	devPlanVersion = 1
-	devHost        = "127.0.0.1"
+	devHost        = "127.0.0.1" // without --host
 	// The usual ports of RocketMQ's name server and broker, kept without --port-base.
 	usualNamesrvPort = 9876
 	usualBrokerPort  = 10911
@@ -61,7 +64,10 @@ const (
 //	then      nodes: as many client ports as there can be groups, replication, HTTP
 func (p *devPlan) fill(dir string) error {
 	answers, members, err := parseMode(p.Mode)
+	host, hostErr := netip.ParseAddr(p.host())
 	switch {
+	case hostErr != nil || !host.IsLoopback():
+		return usagef("--host %s: use an address of this machine alone, 127.0.0.1 to 127.255.255.254 or ::1: a dev cluster has no access control; for others to reach it, run `ledgermq server`", p.Host)
 	case err != nil:
 		return usagef("--mode %s: %v", p.Mode, err)
 	case p.Nodes < 1 || p.Nodes > maxDevNodes:
@@ -133,11 +139,13 @@ func parseMode(mode string) (answers, members int, err error) {
 	return answers, members, nil
 }
 
-func devAddr(port int) string { return net.JoinHostPort(devHost, strconv.Itoa(port)) }
+func (p *devPlan) host() string { return cmp.Or(p.Host, devHost) }
 
-// devRange is where a broker's replicas listen.
-func devRange(m devMember) string {
-	return fmt.Sprintf("%s:%d-%d", devHost, m.Clients[0], m.Clients[1])
+func (p *devPlan) addr(port int) string { return net.JoinHostPort(p.host(), strconv.Itoa(port)) }
+
+// clients is where a broker's replicas listen.
+func (p *devPlan) clients(m devMember) string {
+	return net.JoinHostPort(p.host(), fmt.Sprintf("%d-%d", m.Clients[0], m.Clients[1]))
 }
 
 // autoCreateFlags are the flags of brokers that dev passes on. Their default is true.
@@ -160,7 +168,7 @@ func (p *devPlan) addresses(role, port string) []string {
 	var out []string
 	for _, m := range p.Members {
 		if m.Role == role {
-			out = append(out, devAddr(m.Ports[port]))
+			out = append(out, p.addr(m.Ports[port]))
 		}
 	}
 	return out
@@ -173,7 +181,7 @@ func (p *devPlan) peers() map[string]string {
 	out := make(map[string]string)
 	for _, m := range p.Members {
 		if m.Role == "controller" {
-			out[m.ID] = devAddr(m.Ports["grpc"])
+			out[m.ID] = p.addr(m.Ports["grpc"])
 		}
 	}
 	return out
@@ -181,18 +189,18 @@ func (p *devPlan) peers() map[string]string {
 
 // args is the command line that runs a member as a process of its own.
 func (p *devPlan) args(m devMember, dir string) []string {
-	http := devAddr(m.Ports["http"])
+	http := p.addr(m.Ports["http"])
 	controllers := strings.Join(p.controllers(), ",")
 	common := []string{"--http", http, "--while-locked", filepath.Join(dir, devLockName), "--log-format", "json"}
 	switch m.Role {
 	case "namesrv":
-		return append([]string{"namesrv", "--listen", devAddr(m.Ports["remoting"]), "--controllers", controllers}, common...)
+		return append([]string{"namesrv", "--listen", p.addr(m.Ports["remoting"]), "--controllers", controllers}, common...)
 	case "controller":
 		var peers []string
 		for _, id := range sortedKeys(p.peers()) {
 			peers = append(peers, id+"="+p.peers()[id])
 		}
-		args := append([]string{"controller", "--id", m.ID, "--listen", devAddr(m.Ports["grpc"]), "--data", m.Data,
+		args := append([]string{"controller", "--id", m.ID, "--listen", p.addr(m.Ports["grpc"]), "--data", m.Data,
 			"--peers", strings.Join(peers, ",")}, common...)
 		if p.isNew() {
 			args = append(args, "--bootstrap")
@@ -200,7 +208,7 @@ func (p *devPlan) args(m devMember, dir string) []string {
 		return args
 	}
 	args := append([]string{"broker", "--id", m.ID, "--data", m.Data,
-		"--listen", devRange(m), "--peer-listen", devAddr(m.Ports["peer"]),
+		"--listen", p.clients(m), "--peer-listen", p.addr(m.Ports["peer"]),
 		"--controllers", controllers, "--namesrv", strings.Join(p.namesrvs(), ",")}, common...)
 	return append(args, p.Extra...)
 }
@@ -290,6 +298,9 @@ func (p *devPlan) settle(dir string, isSet func(flag string) bool) error {
 	}
 	if !isSet("port-base") {
 		p.PortBase = old.PortBase
+	}
+	if !isSet("host") {
+		p.Host = old.Host
 	}
 	return p.fill(dir)
 }

@@ -120,7 +120,7 @@ func (d *devProcesses) err() error {
 
 func (d *devProcesses) ready() error {
 	for _, m := range d.plan.Members {
-		if err := askReady(m); err != nil {
+		if err := d.plan.askReady(m); err != nil {
 			return err
 		}
 	}
@@ -130,8 +130,8 @@ func (d *devProcesses) ready() error {
 var readyClient = &http.Client{Timeout: 2 * time.Second}
 
 // askReady asks a member's /readyz.
-func askReady(m devMember) error {
-	resp, err := readyClient.Get("http://" + devAddr(m.Ports["http"]) + "/readyz")
+func (p *devPlan) askReady(m devMember) error {
+	resp, err := readyClient.Get("http://" + p.addr(m.Ports["http"]) + "/readyz")
 	if err != nil {
 		return fmt.Errorf("%s does not answer yet: %w", m.ID, err)
 	}

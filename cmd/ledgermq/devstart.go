@@ -85,14 +85,14 @@ func (t *tool) devStart(c *cli.Context, dir, id string) error {
 	if err != nil {
 		return err
 	}
-	return t.waitStarted(c.Context, *member, dir, c.Duration("timeout"), ended)
+	return t.waitStarted(c.Context, &plan, *member, dir, c.Duration("timeout"), ended)
 }
 
 // What a started broker may lack for so long before the wait ends all the same, because nothing that it does can bring it: a master,
 // with too few of its group alive; a new replica in the place of one that is given up, which comes only while its group has a master.
 var patience = map[string]time.Duration{noMasterWord: 5 * time.Second, lostWord: 3 * time.Second}
 
-func (t *tool) waitStarted(ctx context.Context, m devMember, dir string, limit time.Duration, ended <-chan error) error {
+func (t *tool) waitStarted(ctx context.Context, plan *devPlan, m devMember, dir string, limit time.Duration, ended <-chan error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %v", limit))
 	defer cancel()
 	var over error
@@ -107,7 +107,7 @@ func (t *tool) waitStarted(ctx context.Context, m devMember, dir string, limit t
 		if over != nil {
 			return over
 		}
-		err := askReady(m)
+		err := plan.askReady(m)
 		if !w.over(err) {
 			return err
 		}
