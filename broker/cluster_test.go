@@ -3,13 +3,10 @@ package broker_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +18,7 @@ import (
 	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/internal/loopback"
 	"github.com/ledgermq/ledgermq/namesrv"
 )
 
@@ -41,25 +39,12 @@ type cluster struct {
 	tune  func(*broker.NodeOptions)
 }
 
-// newPort is the last port that a test here was given: below the range from which Linux takes ports for outgoing connections, and each one
-// once, so that a node that is down for a while finds its port free.
-var newPort atomic.Uint32
-
-func init() { newPort.Store(10_000 + rand.Uint32N(4000)) }
-
-// listenOn is net.Listen; port 0 is a port that nobody else here gets.
-func listenOn(addr string) (l net.Listener, err error) {
-	host, fresh := strings.CutSuffix(addr, ":0")
-	if !fresh {
-		return net.Listen("tcp", addr)
+// listenOn is net.Listen; "" is an address that nobody else gets, so that a node that is down for a while finds it free.
+func listenOn(addr string) (net.Listener, error) {
+	if addr == "" {
+		addr = loopback.Host() + ":0"
 	}
-	for range 1000 {
-		port := 10_000 + newPort.Add(1)%5000
-		if l, err = net.Listen("tcp", fmt.Sprintf("%s:%d", host, port)); err == nil {
-			return l, nil
-		}
-	}
-	return nil, err
+	return net.Listen("tcp", addr)
 }
 
 func listen(t *testing.T, addr string) net.Listener {
@@ -80,10 +65,9 @@ func newTunedCluster(t *testing.T, tune func(*broker.NodeOptions), groups ...str
 	if os.Getenv("BROKER_TEST_LOG") != "" {
 		c.log = zerolog.New(zerolog.ConsoleWriter{Out: os.Stderr, TimeFormat: "15:04:05.000"}).With().Timestamp().Logger()
 	}
-	c.ctlAt = "127.0.0.1:0"
 	c.startController()
 	var err error
-	nl := listen(t, "127.0.0.1:0")
+	nl := listen(t, "")
 	c.nsAt = nl.Addr().String()
 	if c.ns, err = namesrv.New(namesrv.Options{Listener: nl, Controllers: []string{c.ctlAt}, ReadyAfter: 100 * time.Millisecond, Logger: c.log}); err != nil {
 		t.Fatal(err)
@@ -122,11 +106,7 @@ func (c *cluster) startController() {
 func (c *cluster) on(id, name string) (net.Listener, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	addr, ok := c.ports[id+"/"+name]
-	if !ok {
-		addr = "127.0.0.1:0"
-	}
-	l, err := listenOn(addr)
+	l, err := listenOn(c.ports[id+"/"+name])
 	if err == nil {
 		c.ports[id+"/"+name] = l.Addr().String()
 	}

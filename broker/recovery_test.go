@@ -393,7 +393,7 @@ func TestLostIdentities(t *testing.T) {
 	c.stop(node)
 	// Somebody else's folder.
 	_, err = broker.OpenNode(broker.NodeOptions{ID: "n9", Dir: filepath.Join(c.dir, node), Controllers: []string{c.ctlAt},
-		PeerListener: listen(t, "127.0.0.1:0"), ClientListener: nil})
+		PeerListener: listen(t, ""), ClientListener: nil})
 	if err == nil || !strings.Contains(err.Error(), "no listener for clients") {
 		t.Fatalf("options without a listener: %v", err)
 	}
@@ -403,7 +403,7 @@ func TestLostIdentities(t *testing.T) {
 func TestFolderIsTaken(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	o := broker.NodeOptions{ID: "n1", Dir: filepath.Join(c.dir, "n1"), Controllers: []string{c.ctlAt}, PeerListener: listen(t, "127.0.0.1:0")}
+	o := broker.NodeOptions{ID: "n1", Dir: filepath.Join(c.dir, "n1"), Controllers: []string{c.ctlAt}, PeerListener: listen(t, "")}
 	o.ClientListener = c.clientListener("n1")
 	if _, err := broker.OpenNode(o); err == nil || !strings.Contains(err.Error(), "in use by another process") {
 		t.Fatalf("a second process on one folder: %v", err)

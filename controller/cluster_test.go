@@ -15,6 +15,7 @@ import (
 
 	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/internal/loopback"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,7 +38,7 @@ func newCluster(t *testing.T, n int, tune func(*Options)) *cluster {
 	listeners := map[string]net.Listener{}
 	for i := range n {
 		id := fmt.Sprintf("c%d", i+1)
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", loopback.Host()+":0")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,12 +13,13 @@ import (
 
 	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
 	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/internal/loopback"
 )
 
 // join starts a controller that waits to be added, with an empty folder.
 func (c *cluster) join(id string) {
 	c.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", loopback.Host()+":0")
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -196,7 +197,7 @@ func TestMembersChangeRefused(t *testing.T) {
 	refused(ErrInvalid, "last controller", nil, []string{"c1", "c2", "c3"})
 	c.join("c4")
 	refused(ErrInvalid, "would be 4 controllers", []string{"c4"}, nil)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := net.Listen("tcp", loopback.Host()+":0")
 	must(t, err)
 	c.addrs["c5"] = free.Addr().String()
 	free.Close()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -28,7 +27,7 @@ func TestBadInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	broker := fmt.Sprintf("127.0.0.1:%d", master.Ports["client:g1"])
+	broker := c.At(master.Ports["client:g1"])
 	for name, addr := range map[string]string{"broker": broker, "name server": c.Namesrv[0]} {
 		badFrames(t, name, addr)
 	}

@@ -26,7 +26,7 @@ func moreControllers(t *testing.T, steps []step) {
 		return c.Base + 150 + 2*int(n[0]-'0')
 	}
 	here := func(text string) string {
-		return regexp.MustCompile(`10\.0\.0\.(\d):9878`).ReplaceAllStringFunc(text, func(a string) string { return fmt.Sprintf("127.0.0.1:%d", port(a[7:8])) })
+		return regexp.MustCompile(`10\.0\.0\.(\d):9878`).ReplaceAllStringFunc(text, func(a string) string { return c.At(port(a[7:8])) })
 	}
 	w := &walker{t: t, c: c, dir: t.TempDir(), load: startOwnLoad(t, c, "Controllers", 2)}
 	w.env = append(w.shellEnv(), "LEDGERMQ_NAMESRV="+strings.Join(c.Namesrv, ","))
@@ -40,7 +40,7 @@ func moreControllers(t *testing.T, steps []step) {
 				if n == "4" {
 					peers = "c2=10.0.0.2:9878,c4=10.0.0.4:9878"
 				}
-				health := fmt.Sprintf("127.0.0.1:%d", port(n)+1)
+				health := c.At(port(n) + 1)
 				one := *w
 				one.dir = filepath.Join(t.TempDir())
 				serve(&one, here(fmt.Sprintf("ledgermq controller --id c%s --listen 10.0.0.%s:9878 --peers %s --join --data %s --http %s", n, n, peers, filepath.Join(one.dir, "data"), health)), health)

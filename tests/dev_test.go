@@ -38,7 +38,7 @@ func TestDevKeepsItsPromises(t *testing.T) {
 				t.Errorf("port %d of %s %s: base is %d, and %q has it", port, m.ID, name, c.Base, ports[port])
 			}
 			ports[port] = m.ID + " " + name
-			conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+			conn, err := net.Dial("tcp", c.At(port))
 			if err != nil {
 				t.Errorf("%s %s: %v", m.ID, name, err)
 				continue
@@ -57,8 +57,8 @@ func TestDevKeepsItsPromises(t *testing.T) {
 	refuses(1, "n1 runs already", "dev", "start", "n1", "--data", c.Dir)
 	refuses(2, "no member n7", "dev", "start", "n7", "--data", c.Dir)
 	refuses(1, "in use by another dev cluster", "dev", "--processes", "--data", c.Dir)
-	refuses(1, "the port is in use", "dev", "--data", t.TempDir(), "--port-base", strconv.Itoa(c.Base))
-	refuses(1, "in use", "dev", "--processes", "--data", t.TempDir(), "--port-base", strconv.Itoa(c.Base))
+	refuses(1, "the port is in use", "dev", "--data", t.TempDir(), "--port-base", strconv.Itoa(c.Base), "--host", c.Host)
+	refuses(1, "in use", "dev", "--processes", "--data", t.TempDir(), "--port-base", strconv.Itoa(c.Base), "--host", c.Host)
 
 	if _, err := c.Run(ctx, "produce", "Kept", "a", "b", "--namesrv", c.Namesrv[0]); err != nil {
 		t.Fatal(err)
@@ -132,15 +132,15 @@ func TestDevInOneProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base, err := cluster.PortBase()
+	at, err := cluster.NewPlace()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer cluster.ReleasePortBase(base)
+	defer at.Release()
 	tmp := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, bin, "dev", "--port-base", strconv.Itoa(base))
+	cmd := exec.CommandContext(ctx, bin, "dev", "--port-base", strconv.Itoa(at.Base), "--host", at.Host)
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

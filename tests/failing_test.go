@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"fmt"
 	"strconv"
 	"time"
 
@@ -31,7 +30,7 @@ func failMessages(w *walker, group, retry, dead string) {
 	defer cl.Close()
 	master, err := w.c.Member(masterOf(w.t, w.c, "g1"))
 	w.must(err)
-	wire, err := remoting.Dial(ctx, fmt.Sprintf("127.0.0.1:%d", master.Ports["client:g1"]), remoting.ClientOptions{})
+	wire, err := remoting.Dial(ctx, w.c.At(master.Ports["client:g1"]), remoting.ClientOptions{})
 	w.must(err)
 	defer wire.Close()
 	for key, level := range map[string]string{retry: "0", dead: "-1"} {

@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"regexp"
@@ -26,7 +25,7 @@ func scrape(t *testing.T, c *cluster.Cluster, role string) string {
 		if m.Role != role {
 			continue
 		}
-		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", m.Ports["http"]))
+		resp, err := http.Get("http://" + c.At(m.Ports["http"]) + "/metrics")
 		if err != nil {
 			t.Fatalf("metrics of %s: %v", m.ID, err)
 		}

@@ -58,7 +58,7 @@ var mqadminCommands = []mqadminCommand{
 	{name: "getConsumerConfig", args: "-n {ns} -g OtherGroup", works: "retryMaxTimes +=  3"},
 	{name: "setConsumeMode", args: "-n {ns} -b {b} -t MqadminTopic -g OtherGroup -m PULL", refused: "401", why: noPop},
 
-	{name: "clusterList", args: "-n {ns}", works: "DefaultCluster +g1 +0 +127.0.0.1"},
+	{name: "clusterList", args: "-n {ns}", works: "DefaultCluster +g1 +0 +127[.]"},
 	{name: "brokerStatus", args: "-n {ns} -b {b}", works: "putMessageDistributeTime"},
 	{name: "getBrokerConfig", args: "-n {ns} -b {b}", works: "brokerName +=  g1"},
 	{name: "updateBrokerConfig", args: "-n {ns} -b {b} -k fileReservedTime -v 48", works: "update broker config success"},
@@ -181,7 +181,7 @@ func TestJavaMqadmin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return fmt.Sprintf("127.0.0.1:%d", m.Ports["client:g1"])
+		return c.At(m.Ports["client:g1"])
 	}
 	slave := "n2"
 	if master == slave {

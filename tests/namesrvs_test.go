@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,7 +13,7 @@ import (
 // 10.0.0.1 is that of dev, 10.0.0.2 the new one.
 func otherNamesrvs(t *testing.T, steps []step) {
 	c := start(t, cluster.Options{Groups: 1})
-	next := fmt.Sprintf("127.0.0.1:%d", c.Base+160)
+	next := c.Addr(160)
 	here := func(text string) string {
 		return regexp.MustCompile(`10\.0\.0\.(\d):9876`).ReplaceAllStringFunc(text, func(a string) string {
 			if a[7] == '1' {
@@ -27,7 +26,7 @@ func otherNamesrvs(t *testing.T, steps []step) {
 	w.env = append(w.shellEnv(), "LEDGERMQ_NAMESRV="+strings.Join(c.Namesrv, ","))
 	w.walk.marks = map[string]func(*walker, []string){
 		`a second name server is started: (.*)`: func(w *walker, args []string) {
-			health := fmt.Sprintf("127.0.0.1:%d", c.Base+161)
+			health := c.Addr(161)
 			one := *w
 			one.dir = t.TempDir()
 			serve(&one, here(args[0])+" --http "+health, health)

@@ -34,8 +34,8 @@ func awaitsRecovery(t *testing.T, c *cluster.Cluster, id string) (addr, dir stri
 	}
 	w := &walker{t: t, c: c, dir: t.TempDir()}
 	w.env = w.shellEnv()
-	addr, dir = fmt.Sprintf("127.0.0.1:%d", m.Ports["grpc"]), filepath.Join(w.dir, "data")
-	health := fmt.Sprintf("127.0.0.1:%d", c.Base+160)
+	addr, dir = c.At(m.Ports["grpc"]), filepath.Join(w.dir, "data")
+	health := c.Addr(160)
 	serve(w, fmt.Sprintf("ledgermq controller --id %s --listen %s --recover --data %s --http %s", id, addr, dir, health), health)
 	return addr, dir
 }
@@ -177,13 +177,13 @@ func lostControllers(t *testing.T, steps []step) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := fmt.Sprintf("127.0.0.1:%d", first.Ports["grpc"])
+	addr := c.At(first.Ports["grpc"])
 	w := &walker{t: t, c: c, dir: t.TempDir(), load: startOwnLoad(t, c, "Lost", 2)}
 	w.env = append(w.shellEnv(), "LEDGERMQ_NAMESRV="+strings.Join(c.Namesrv, ","))
 	w.walk.marks = map[string]func(*walker, []string){
 		`the disk of c1 is new`: func(*walker, []string) { w.must(os.RemoveAll(first.Data)) },
 		`c1 waits for a recovery: (ledgermq controller .*)`: func(_ *walker, args []string) {
-			health := fmt.Sprintf("127.0.0.1:%d", c.Base+160)
+			health := c.Addr(160)
 			serve(w, fmt.Sprintf("%s --data %s --http %s", strings.ReplaceAll(args[0], "10.0.0.1:9878", addr), filepath.Join(w.dir, "data"), health), health)
 			eventually(t, time.Minute, "the nodes that live", func() (bool, error) {
 				out, _ := c.Admin(within(t, 20*time.Second), "controller", "recover", addr)

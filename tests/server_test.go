@@ -80,8 +80,8 @@ func TestOperateGuide(t *testing.T) {
 
 // guide is three servers, each with a block of 16 ports: name server, controller, replication, HTTP, clients.
 type guide struct {
-	dir  string
-	base int
+	dir string
+	at  cluster.Place
 
 	mu      sync.Mutex
 	running map[int]*exec.Cmd
@@ -92,12 +92,12 @@ type guide struct {
 func startGuide(t *testing.T, more ...string) *guide {
 	t.Helper()
 	needProcesses(t)
-	base, err := cluster.PortBase()
+	at, err := cluster.NewPlace()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cluster.ReleasePortBase(base) })
-	g := &guide{dir: t.TempDir(), base: base}
+	t.Cleanup(at.Release)
+	g := &guide{dir: t.TempDir(), at: at}
 	if err := os.WriteFile(filepath.Join(g.dir, "secret"), []byte("a secret of the tests\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func startGuide(t *testing.T, more ...string) *guide {
 }
 
 func (g *guide) addr(server, port int) string {
-	return fmt.Sprintf("127.0.0.1:%d", g.base+16*(server-1)+port)
+	return g.at.Addr(16*(server-1) + port)
 }
 
 func (g *guide) all(port int) string {
@@ -120,7 +120,7 @@ func (g *guide) file(i int) string { return filepath.Join(g.dir, fmt.Sprintf("s%
 
 func (g *guide) configure(t *testing.T, i int) {
 	t.Helper()
-	first := g.base + 16*(i-1) + 4
+	first := g.at.Base + 16*(i-1) + 4
 	text := fmt.Sprintf(`
 secret-file: %s
 data: %s
@@ -133,10 +133,10 @@ server:
   controller-listen: %s
   controller-peers: [c1=%s, c2=%s, c3=%s]
   broker-id: n%d
-  broker-listen: 127.0.0.1:%d-%d
+  broker-listen: %s:%d-%d
   broker-peer-listen: %s
 `, filepath.Join(g.dir, "secret"), filepath.Join(g.dir, fmt.Sprintf("s%d", i)), g.addr(i, 3), g.all(1), g.all(0),
-		g.addr(i, 0), i, g.addr(i, 1), g.addr(1, 1), g.addr(2, 1), g.addr(3, 1), i, first, first+11, g.addr(i, 2))
+		g.addr(i, 0), i, g.addr(i, 1), g.addr(1, 1), g.addr(2, 1), g.addr(3, 1), i, g.at.Host, first, first+11, g.addr(i, 2))
 	if err := os.WriteFile(g.file(i), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -109,7 +108,7 @@ func TestTools(t *testing.T) {
 	}
 	folder := filepath.Join(t.TempDir(), "n1")
 	foreign := exec.CommandContext(ctx, bin, "broker", "--http", "", "--id", "n1", "--data", folder, "--log-format", "json",
-		"--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--controllers", fmt.Sprintf("127.0.0.1:%d", controller.Ports["grpc"]), "--namesrv", namesrv)
+		"--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--controllers", c.At(controller.Ports["grpc"]), "--namesrv", namesrv)
 	text, err := foreign.CombinedOutput()
 	if err == nil || strings.Contains(string(text), `"message":"serving"`) || !strings.Contains(string(text), "\nledgermq: broker n1: ") {
 		t.Errorf("a stranger with the name of a node: %v\n%s", err, text)
@@ -190,7 +189,7 @@ func TestRequestsThatAreServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for who, addr := range map[string]string{"broker": fmt.Sprintf("127.0.0.1:%d", master.Ports["client:g1"]), "name server": c.Namesrv[0]} {
+	for who, addr := range map[string]string{"broker": c.At(master.Ports["client:g1"]), "name server": c.Namesrv[0]} {
 		rows := regexp.MustCompile(`(?m)^\| a `+who+` \| (.*) \|$`).FindAllStringSubmatch(string(page), -1)
 		if rows == nil {
 			t.Fatalf("docs/divergence.md does not say what a %s serves", who)

@@ -23,7 +23,7 @@ func metric(t *testing.T, c *cluster.Cluster, id, name string) (lines []string) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", m.Ports["http"]))
+	resp, err := http.Get("http://" + c.At(m.Ports["http"]) + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}

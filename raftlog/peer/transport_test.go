@@ -16,6 +16,7 @@ import (
 
 	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/internal/loopback"
 )
 
 // everything returns one envelope of each shape, with every field set that can be.
@@ -456,7 +457,7 @@ func TestCloseEndsEverything(t *testing.T) {
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", loopback.Host()+":0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -326,7 +326,7 @@ func idleMemory(w io.Writer, c *cluster.Cluster, mode string) error {
 		if m.Role != "broker" {
 			continue
 		}
-		bytes, err := metric(m, "process_resident_memory_bytes")
+		bytes, err := metric(c, m, "process_resident_memory_bytes")
 		if err != nil {
 			return err
 		}
@@ -343,7 +343,7 @@ func serverCPU(c *cluster.Cluster) (float64, error) {
 	}
 	total := 0.0
 	for _, m := range members {
-		s, err := metric(m, "process_cpu_seconds_total")
+		s, err := metric(c, m, "process_cpu_seconds_total")
 		if err != nil {
 			return 0, err
 		}
@@ -353,9 +353,9 @@ func serverCPU(c *cluster.Cluster) (float64, error) {
 }
 
 // metric reads one metric without labels from a member's HTTP port.
-func metric(m cluster.Member, name string) (float64, error) {
+func metric(c *cluster.Cluster, m cluster.Member, name string) (float64, error) {
 	client := http.Client{Timeout: 5 * time.Second}
-	resp, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", m.Ports["http"]))
+	resp, err := client.Get("http://" + c.At(m.Ports["http"]) + "/metrics")
 	if err != nil {
 		return 0, err
 	}

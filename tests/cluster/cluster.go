@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,7 +38,7 @@ type Cluster struct {
 	Dir     string
 	Namesrv []string
 	ID      string
-	Base    int // first port
+	Place
 
 	binary string
 	env    []string
@@ -69,18 +70,27 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 			return nil, err
 		}
 	}
-	base, err := PortBase()
+	at, err := NewPlace()
 	if err != nil {
 		return nil, err
 	}
+	if o.Binary != "" && !knowsHost(ctx, bin) {
+		at.Release()
+		if at, err = NewPlaceOnLocalhost(); err != nil {
+			return nil, err
+		}
+	}
 	args := []string{
-		"dev", "--processes", "--data", o.Dir, "--port-base", strconv.Itoa(base),
+		"dev", "--processes", "--data", o.Dir, "--port-base", strconv.Itoa(at.Base),
 		"--nodes", strconv.Itoa(o.Nodes), "--groups", strconv.Itoa(o.Groups), "--mode", o.Mode,
+	}
+	if at.Host != "127.0.0.1" {
+		args = append(args, "--host", at.Host)
 	}
 	if o.MinISR != 0 {
 		args = append(args, "--min-isr", strconv.Itoa(o.MinISR))
 	}
-	return run(ctx, bin, base, o.Dir, append(args, o.Args...), o.Env, o.Ready)
+	return run(ctx, bin, at, o.Dir, append(args, o.Args...), o.Env, o.Ready)
 }
 
 // Resume starts the cluster that a folder holds again, with nothing but the folder.
@@ -89,12 +99,12 @@ func Resume(ctx context.Context, dir string) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return run(ctx, bin, 0, dir, []string{"dev", "--processes", "--data", dir}, nil, time.Minute)
+	return run(ctx, bin, Place{}, dir, []string{"dev", "--processes", "--data", dir}, nil, time.Minute)
 }
 
-func run(ctx context.Context, bin string, base int, dir string, args, env []string, limit time.Duration) (*Cluster, error) {
+func run(ctx context.Context, bin string, at Place, dir string, args, env []string, limit time.Duration) (*Cluster, error) {
 	c := &Cluster{
-		Dir: dir, Base: base, binary: bin, env: append(os.Environ(), env...),
+		Dir: dir, Place: at, binary: bin, env: append(os.Environ(), env...),
 		output: &lockedBuffer{}, exited: make(chan struct{}),
 	}
 	c.cmd = exec.Command(bin, args...)
@@ -103,7 +113,7 @@ func run(ctx context.Context, bin string, base int, dir string, args, env []stri
 	// A group of its own: a signal to the test run does not reach it, Stop does.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := c.cmd.Start(); err != nil {
-		ReleasePortBase(base)
+		at.Release()
 		return nil, err
 	}
 	go func() { // ends with the process
@@ -126,6 +136,7 @@ func run(ctx context.Context, bin string, base int, dir string, args, env []stri
 			return false, err
 		}
 		c.Namesrv, c.ID = f.Namesrv, f.ClusterID
+		c.Host, _, _ = net.SplitHostPort(f.Namesrv[0])
 		return true, nil
 	})
 	if err != nil {
@@ -134,6 +145,15 @@ func run(ctx context.Context, bin string, base int, dir string, args, env []stri
 	}
 	return c, nil
 }
+
+// knowsHost tells whether a program's dev listens where it is told: TestRoll may start one of before it could.
+func knowsHost(ctx context.Context, bin string) bool {
+	help, err := RunBinary(ctx, bin, os.Environ(), "dev", "--help")
+	return err == nil && strings.Contains(help, "--host")
+}
+
+// At is the address of one of the ports that a member has.
+func (c *Cluster) At(port int) string { return net.JoinHostPort(c.Host, strconv.Itoa(port)) }
 
 // KillForeground ends the foreground process with SIGKILL.
 func (c *Cluster) KillForeground() {
@@ -158,7 +178,7 @@ func (c *Cluster) Alive() ([]string, error) {
 func (c *Cluster) Stop() error {
 	var failed error
 	c.stop.Do(func() {
-		defer ReleasePortBase(c.Base)
+		defer c.Release()
 		f, _ := c.file()
 		for _, m := range f.Members {
 			if c.owns(m) {

@@ -5,47 +5,65 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+
+	"github.com/ledgermq/ledgermq/internal/loopback"
 )
 
 const (
-	// Below the range from which Linux takes ports for outgoing connections, so that no client of another test is in the way.
+	// Below the range from which Linux usually takes ports for outgoing connections.
 	firstPort = 15000
 	lastPort  = 32000
 	portRange = 200
 )
 
-var ports struct {
+// Place is where a cluster of a test listens.
+type Place struct {
+	// Host is a loopback address of its own, so that a member that is down for a while finds its ports free: whoever connects to anything has its
+	// port on another address. Where the system has 127.0.0.1 alone, it is that.
+	Host string
+	Base int // the first of portRange ports that nobody else in this process has
+}
+
+// Addr is one of the ports, by its distance from the first.
+func (p Place) Addr(n int) string { return net.JoinHostPort(p.Host, fmt.Sprint(p.Base+n)) }
+
+var places struct {
 	sync.Mutex
 	taken map[int]bool
 }
 
-// PortBase reserves portRange ports in a row that nobody listens on at this moment, for this process, and returns the first.
-func PortBase() (int, error) {
-	ports.Lock()
-	defer ports.Unlock()
-	if ports.taken == nil {
-		ports.taken = make(map[int]bool)
+// NewPlace reserves a place where nobody listens at this moment.
+func NewPlace() (Place, error) { return reserve(loopback.Host) }
+
+// NewPlaceOnLocalhost is NewPlace for programs that listen on 127.0.0.1 or on all addresses.
+func NewPlaceOnLocalhost() (Place, error) { return reserve(func() string { return "127.0.0.1" }) }
+
+func reserve(host func() string) (Place, error) {
+	places.Lock()
+	defer places.Unlock()
+	if places.taken == nil {
+		places.taken = make(map[int]bool)
 	}
 	for try := 0; try < 200; try++ {
-		base := firstPort + portRange*rand.IntN((lastPort-firstPort)/portRange)
-		if !ports.taken[base] && rangeIsFree(base) {
-			ports.taken[base] = true
-			return base, nil
+		p := Place{Host: host(), Base: firstPort + portRange*rand.IntN((lastPort-firstPort)/portRange)}
+		if !places.taken[p.Base] && p.isFree() {
+			places.taken[p.Base] = true
+			return p, nil
 		}
 	}
-	return 0, fmt.Errorf("no %d free ports in a row between %d and %d", portRange, firstPort, lastPort)
+	return Place{}, fmt.Errorf("no %d free ports in a row between %d and %d", portRange, firstPort, lastPort)
 }
 
-// ReleasePortBase gives a range back.
-func ReleasePortBase(base int) {
-	ports.Lock()
-	defer ports.Unlock()
-	delete(ports.taken, base)
+// Release gives a place back.
+func (p Place) Release() {
+	places.Lock()
+	defer places.Unlock()
+	delete(places.taken, p.Base)
 }
 
-func rangeIsFree(base int) bool {
-	for p := base; p < base+portRange; p++ {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p))
+func (p Place) isFree() bool {
+	for n := range portRange {
+		l, err := net.Listen("tcp", p.Addr(n))
 		if err != nil {
 			return false
 		}

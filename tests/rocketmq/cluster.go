@@ -44,7 +44,7 @@ type Cluster struct {
 	Group   string
 	Namesrv []string
 
-	base      int
+	at        cluster.Place
 	next      int
 	processes []*Process
 	stop      sync.Once
@@ -61,11 +61,11 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Ready == 0 {
 		o.Ready = 2 * time.Minute
 	}
-	base, err := cluster.PortBase()
+	at, err := cluster.NewPlaceOnLocalhost()
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Dir: o.Dir, Group: o.Group, Namesrv: o.Namesrv, base: base}
+	c := &Cluster{Dir: o.Dir, Group: o.Group, Namesrv: o.Namesrv, at: at}
 	ready, cancel := context.WithTimeoutCause(ctx, o.Ready, fmt.Errorf("RocketMQ does not serve within %v", o.Ready))
 	defer cancel()
 	if err := c.start(ready, o); err != nil {
@@ -78,7 +78,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 // ports gives out ports in steps of 10: a broker takes the ones beside its own too.
 func (c *Cluster) port() int {
 	c.next += 10
-	return c.base + c.next
+	return c.at.Base + c.next
 }
 
 func (c *Cluster) start(ctx context.Context, o Options) error {
@@ -235,7 +235,7 @@ func (c *Cluster) Stop() error {
 		for _, p := range slices.Backward(c.processes) {
 			failed = errors.Join(failed, p.Stop())
 		}
-		cluster.ReleasePortBase(c.base)
+		c.at.Release()
 	})
 	return failed
 }

@@ -207,7 +207,7 @@ func start(ctx context.Context, dir string) (*cluster.Cluster, error) {
 	}
 	for _, m := range members {
 		if m.Role == "broker" {
-			fmt.Fprintf(os.Stderr, "  %s: http://127.0.0.1:%d/debug/pprof/profile\n", m.ID, m.Ports["http"])
+			fmt.Fprintf(os.Stderr, "  %s: http://%s/debug/pprof/profile\n", m.ID, c.At(m.Ports["http"]))
 		}
 	}
 	return c, nil
