@@ -249,7 +249,9 @@ func (m *measurement) run(dir string, faults []fault, rounds int) (err error) {
 	}
 	starting, cancel := context.WithTimeout(m.ctx, stepLimit)
 	defer cancel()
-	m.c, err = jepsen.StartCluster(starting, jepsen.ClusterOptions{Binary: binary, Dir: dir, Mode: m.mode, Groups: min(m.column.groups, m.mode.Members)})
+	look := &look{}
+	defer look.close()
+	m.c, err = jepsen.StartCluster(starting, jepsen.ClusterOptions{Binary: binary, Dir: dir, Mode: m.mode, Groups: min(m.column.groups, m.mode.Members), Look: look.groups})
 	if err != nil {
 		return err
 	}
