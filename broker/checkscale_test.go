@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"maps"
 	"net"
 	"runtime"
 	"strconv"
@@ -58,11 +59,14 @@ func (a *asked) connection(t *testing.T) (*remoting.Conn, *remoting.Client) {
 }
 
 // Fifty thousand transactions that nobody ends, of a hundred producer groups, one of which has nobody there and one nobody who hears:
-// each of the others is asked for once before any is asked for again, in bounded rounds, those that have ended never, and all the checks
-// that there ever are of it take less of the log than it does itself.
+// each of the others is asked for once before any is asked for again, also when those that were asked become due again meanwhile, in bounded
+// rounds, those that have ended never, and all the checks that there ever are of it take less of the log than it does itself.
 func TestChecksAtScale(t *testing.T) {
 	t.Parallel()
-	const groups, each = 100, 500
+	const (
+		groups, each = 100, 500
+		most         = 4096 // checks in a round
+	)
 	l := newTimerLoop(t)
 	l.r.raft, l.r.ctx = new(raftlog.Group), context.Background()
 	l.r.node.o.TransactionCheckInterval = time.Minute
@@ -105,8 +109,8 @@ func TestChecksAtScale(t *testing.T) {
 		t.Helper()
 		before := hears.count()
 		due := l.r.dueChecks()
-		if len(due) > maxChecks {
-			t.Fatalf("a round has %d checks", len(due))
+		if len(due) > most {
+			t.Fatalf("a round has %d checks, want at most %d", len(due), most)
 		}
 		done := make(chan error, 1)
 		go func() { done <- l.r.checkDue() }()
@@ -135,22 +139,32 @@ func TestChecksAtScale(t *testing.T) {
 		}
 		return len(due), err
 	}
-	pass := func() (rounds int) {
-		t.Helper()
-		for n := 1; n > 0; rounds++ {
-			n, _ = round()
+	// again is how many transactions producers were asked for more than once.
+	again := func() (n int) {
+		hears.mu.Lock()
+		defer hears.mu.Unlock()
+		for _, times := range hears.times {
+			if times > 1 {
+				n++
+			}
 		}
-		return rounds - 1
+		return n
 	}
 	began = l.tail.Offset
-	if n, want := pass(), ((groups-1)*each+maxChecks-1)/maxChecks; n != want {
-		t.Errorf("all were checked in %d rounds, want %d", n, want)
+	checks := 0
+	for left := (groups - 1) * each; left > 0; left -= most {
+		n, _ := round()
+		checks += n
+		if want := max(0, most-left); n != most || again() > want {
+			t.Fatalf("%d transactions were not asked for: a round had %d checks, and %d were asked for again, want %d and %d at most", left, n, again(), most, want)
+		}
+		l.now += time.Minute.Milliseconds() + 1 // each that was asked for is due again
 	}
-	if all := (l.tail.Offset - began) * ids.PhysicalOffset(state.MaxChecks); all > stored {
+	if all := int64(l.tail.Offset-began) * state.MaxChecks * groups * each / int64(checks); all > int64(stored) {
 		t.Errorf("%d checks take %d bytes of the log, the half messages %d", state.MaxChecks, all, stored)
 	}
-	if hears.count() != (groups-2)*each || len(hears.times) != (groups-2)*each {
-		t.Errorf("asked %d times for %d transactions, want each of %d once", hears.count(), len(hears.times), (groups-2)*each)
+	if len(hears.times) != (groups-2)*each {
+		t.Errorf("asked for %d transactions, want %d", len(hears.times), (groups-2)*each)
 	}
 	ended := map[int64]bool{}
 	l.r.st.EachTransaction(func(x state.Transaction) {
@@ -162,11 +176,13 @@ func TestChecksAtScale(t *testing.T) {
 		l.end(ids.QueueOffset(n), state.RolledBack)
 	}
 	l.all()
-	l.now += time.Minute.Milliseconds()
-	pass()
+	before := maps.Clone(hears.times)
+	for n := 1; n > 0; {
+		n, _ = round() // all are due
+	}
 	for n, times := range hears.times {
-		if want := 2; times != want && !ended[n] || ended[n] && times != 1 {
-			t.Fatalf("transaction %d, ended %v, was asked for %d times", n, ended[n], times)
+		if want := before[n] + 1; ended[n] && times != before[n] || !ended[n] && times != want {
+			t.Fatalf("transaction %d, ended %v, was asked for %d times, %d of them before", n, ended[n], times, before[n])
 		}
 	}
 	if n, gaveUp := l.r.st.PendingTransactions(); n != (groups-1)*each || gaveUp != 0 {
