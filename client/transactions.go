@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/remoting"
@@ -67,6 +68,28 @@ func (c *Client) Transactions(ctx context.Context, q TransactionQuery) ([]Transa
 		return nil
 	})
 	return all, err
+}
+
+// TransactionsOf returns the pending transactions whose message has an id: a unique id, or an offset message id as it was given to the
+// producer, which names a broker group and a place in its log. There is one at most, but for producers that give ids of their own.
+func (c *Client) TransactionsOf(ctx context.Context, messageID string) ([]Transaction, error) {
+	host, off, notPlace := message.ParseOffsetMessageID(messageID)
+	cluster, err := c.Cluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// Whoever has the address now is the group that stored it. A replica may have moved away since: then any group may be.
+	at := ""
+	for _, g := range cluster.Groups {
+		if notPlace == nil && slices.ContainsFunc(g.Replicas, func(r Replica) bool { return r.Addr == host.String() }) {
+			at = g.Group
+		}
+	}
+	all, err := c.Transactions(ctx, TransactionQuery{})
+	return slices.DeleteFunc(all, func(x Transaction) bool {
+		placed := notPlace == nil && x.Offset == int64(off) && (at == "" || at == x.Group)
+		return x.MessageID != messageID && !placed
+	}), err
 }
 
 // Transaction returns one pending transaction with its body. ok is false when it is not pending.

@@ -20,7 +20,7 @@ import (
 
 func dlqFlags(more ...cli.Flag) []cli.Flag {
 	return adminFlags(append([]cli.Flag{
-		&cli.StringFlag{Name: "since", Usage: "only those that became dead letters at this `TIME` or later, such as 2026-11-29T10:00:00Z"},
+		&cli.StringFlag{Name: "since", Usage: "only those that became dead letters at this `TIME` or later: " + timeForms},
 		&cli.StringFlag{Name: "until", Usage: "only those that became dead letters before this `TIME`"},
 		&cli.StringFlag{Name: "key", Usage: "only those with this `KEY`, or with this message id"},
 		&cli.IntFlag{Name: "limit", Value: 1000, Usage: "at most this many; 0: all"},
@@ -63,7 +63,7 @@ type deadView struct {
 }
 
 func viewDead(d *client.DeadLetter) deadView {
-	return deadView{ID: d.Name().String(), StoredAt: d.StoreTime.UTC().Format(time.RFC3339Nano), OriginTopic: d.OriginTopic, OriginID: d.OriginID,
+	return deadView{ID: d.Name().String(), StoredAt: shownTime(d.StoreTime.UnixMilli()), OriginTopic: d.OriginTopic, OriginID: d.OriginID,
 		Keys: strings.Join(d.Keys, " "), Tries: d.ReconsumeTimes, Size: len(d.Body)}
 }
 
@@ -79,10 +79,8 @@ func dlqQuery(c *cli.Context) (q client.DeadLetterQuery, err error) {
 		name string
 		at   *time.Time
 	}{{"since", &q.Since}, {"until", &q.Until}} {
-		if text := c.String(f.name); text != "" {
-			if *f.at, err = time.Parse(time.RFC3339, text); err != nil {
-				return q, usagef("--%s %q: use a time such as 2026-11-29T10:00:00Z", f.name, text)
-			}
+		if *f.at, err = parseTime(f.name, c.String(f.name)); err != nil {
+			return q, err
 		}
 	}
 	for _, name := range c.Args().Tail() {

@@ -47,7 +47,7 @@ func (t *tool) adminMessage() *cli.Command {
 }
 
 const (
-	timeForms  = "such as 2026-11-29T10:00:00Z, or in Unix milliseconds"
+	timeForms  = "such as 2026-11-29T10:00:00Z or 2026-11-29T10:00:00.250Z, or in Unix milliseconds"
 	placeForms = "an offset message id, or TOPIC/GROUP/QUEUE@OFFSET"
 )
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -35,8 +36,8 @@ func (t *tool) adminTx() *cli.Command {
 				Action: t.admin(0, 0, "no argument", t.listTx),
 			},
 			{
-				Name: "show", Usage: "show a pending transaction with its message", ArgsUsage: "GROUP/NUMBER", Flags: adminFlags(),
-				Action: t.admin(1, 1, "the transaction, as tx list names it", t.showTx),
+				Name: "show", Usage: "show a pending transaction with its message", ArgsUsage: "GROUP/NUMBER|MESSAGE-ID", Flags: adminFlags(),
+				Action: t.admin(1, 1, "the transaction, as tx list names it, or its message id", t.showTx),
 			},
 			{
 				Name: "resolve", Usage: "commit or roll back pending transactions for good", ArgsUsage: "commit|rollback [GROUP/NUMBER…]",
@@ -78,6 +79,27 @@ func parseTxName(name string) (group string, number int64, err error) {
 	return group, number, nil
 }
 
+// findTx finds a pending transaction by its name, or by one of the ids of its message.
+func findTx(ctx context.Context, cl *client.Client, name string) (group string, number int64, err error) {
+	if strings.Contains(name, "/") {
+		return parseTxName(name)
+	}
+	found, err := cl.TransactionsOf(ctx, name)
+	switch {
+	case len(found) == 1:
+		return found[0].Group, found[0].Number, nil
+	case len(found) > 1:
+		names := make([]string, len(found))
+		for i := range found {
+			names[i] = txName(&found[i])
+		}
+		return "", 0, fmt.Errorf("%d pending transactions have the message id %s: show one of %s", len(found), name, strings.Join(names, ", "))
+	case err != nil:
+		return "", 0, err
+	}
+	return "", 0, fmt.Errorf("no pending transaction has the message id %q: it has ended, or never was; `ledgermq admin tx list` tells which are pending, as GROUP/NUMBER", name)
+}
+
 func txState(x *client.Transaction) string {
 	if x.GaveUp {
 		return "gave up checking"
@@ -113,7 +135,7 @@ func (t *tool) listTx(ctx context.Context, c *cli.Context, cl *client.Client) er
 }
 
 func (t *tool) showTx(ctx context.Context, c *cli.Context, cl *client.Client) error {
-	group, number, err := parseTxName(c.Args().First())
+	group, number, err := findTx(ctx, cl, c.Args().First())
 	if err != nil {
 		return err
 	}
@@ -122,13 +144,13 @@ func (t *tool) showTx(ctx context.Context, c *cli.Context, cl *client.Client) er
 		return err
 	}
 	if !pending {
-		return fmt.Errorf("no transaction %d is pending in group %s: it has ended, or never was", number, group)
+		return notPending(group, number)
 	}
 	return t.show(c, x, func(w *tabwriter.Writer) {
 		row(w, "transaction", txName(&x))
 		row(w, "state", txState(&x))
 		row(w, "producer group", x.ProducerGroup)
-		row(w, "stored", time.UnixMilli(x.StoredMillis).UTC().Format(time.RFC3339Nano))
+		row(w, "stored", shownTime(x.StoredMillis))
 		row(w, "checks", x.Checks)
 		if x.Fault != "" {
 			row(w, "message", x.Fault)
@@ -139,7 +161,7 @@ func (t *tool) showTx(ctx context.Context, c *cli.Context, cl *client.Client) er
 		row(w, "message id", x.MessageID)
 		row(w, "keys", x.Keys)
 		row(w, "tags", x.Tags)
-		row(w, "born", time.UnixMilli(x.BornMillis).UTC().Format(time.RFC3339Nano)+" on "+x.BornHost)
+		row(w, "born", shownTime(x.BornMillis)+" on "+x.BornHost)
 		row(w, "bytes", x.Bytes)
 		row(w, "body", strconv.Quote(string(x.Body[:min(len(x.Body), 200)])))
 	})
@@ -153,40 +175,59 @@ type resolvedView struct {
 	Error    string `json:"error,omitempty"`
 }
 
-// selectTx finds the transactions that a command line names, or selects.
-func selectTx(c *cli.Context, cl *client.Client, names []string) ([]client.Transaction, error) {
+// selectTx finds the transactions that a command line names, or selects. Of a named one that cannot be ended, fault tells why.
+func selectTx(c *cli.Context, cl *client.Client, names []string) (list []client.Transaction, fault map[string]error, err error) {
 	ctx, cancel := context.WithTimeoutCause(c.Context, toolTimeout, fmt.Errorf("no answer within %v", toolTimeout))
 	defer cancel()
 	q, err := txQuery(c)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(names) == 0 {
 		if q.ProducerGroup == "" && q.StoredBefore == 0 && !q.GaveUp {
-			return nil, usagef("say which transactions: GROUP/NUMBER, --producer-group, --older or --gave-up")
+			return nil, nil, usagef("say which transactions: GROUP/NUMBER, --producer-group, --older or --gave-up")
 		}
-		return cl.Transactions(ctx, q)
+		list, err = cl.Transactions(ctx, q)
+		return list, nil, err
 	}
 	if q.ProducerGroup != "" || q.StoredBefore != 0 || q.GaveUp || len(q.Groups) > 0 {
-		return nil, usagef("transactions are named, or selected by flags, not both")
+		return nil, nil, usagef("transactions are named, or selected by flags, not both")
 	}
-	var list []client.Transaction
 	for _, name := range names {
 		group, number, err := parseTxName(name)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		x, pending, err := cl.Transaction(ctx, group, number)
-		if err != nil {
-			return nil, err
+		if !slices.ContainsFunc(list, func(x client.Transaction) bool { return x.Group == group && x.Number == number }) {
+			list = append(list, client.Transaction{Group: group, Number: number})
 		}
-		if !pending {
-			return nil, fmt.Errorf("no transaction %d is pending in group %s: it has ended, or never was", number, group)
-		}
-		x.Body = nil
-		list = append(list, x)
 	}
-	return list, nil
+	fault = map[string]error{}
+	away := map[string]error{} // broker groups that cannot be asked
+	for i := range list {
+		name, x, pending, err := txName(&list[i]), client.Transaction{}, false, away[list[i].Group]
+		if err == nil {
+			ctx, cancel := context.WithTimeoutCause(c.Context, toolTimeout, fmt.Errorf("no answer within %v", toolTimeout))
+			x, pending, err = cl.Transaction(ctx, list[i].Group, list[i].Number)
+			cancel()
+		}
+		switch {
+		case errors.Is(err, client.ErrNoNamesrv):
+			return nil, nil, err
+		case err != nil:
+			away[list[i].Group], fault[name] = err, err
+		case !pending:
+			fault[name] = notPending(list[i].Group, list[i].Number)
+		default:
+			x.Body = nil
+			list[i] = x
+		}
+	}
+	return list, fault, nil
+}
+
+func notPending(group string, number int64) error {
+	return fmt.Errorf("no transaction %d is pending in group %s: it has ended, or never was", number, group)
 }
 
 func (t *tool) resolveTx(c *cli.Context) error {
@@ -199,7 +240,7 @@ func (t *tool) resolveTx(c *cli.Context) error {
 		return err
 	}
 	defer cl.Close()
-	list, err := selectTx(c, cl, c.Args().Tail())
+	list, fault, err := selectTx(c, cl, c.Args().Tail())
 	if err != nil {
 		return explain(c, err)
 	}
@@ -208,17 +249,30 @@ func (t *tool) resolveTx(c *cli.Context) error {
 		list = []client.Transaction{}
 	}
 	if c.Bool("dry-run") || !c.Bool("yes") || len(list) == 0 {
-		if err := t.show(c, list, func(w *tabwriter.Writer) { writeTx(w, list) }); err != nil || c.Bool("dry-run") || len(list) == 0 {
-			return err
+		ends := []client.Transaction{}
+		var faults []error
+		for _, x := range list {
+			if err := fault[txName(&x)]; err != nil {
+				faults = append(faults, err)
+			} else {
+				ends = append(ends, x)
+			}
 		}
-		return fmt.Errorf("nothing was changed: say --yes to %s %s", map[string]string{"commit": "commit", "rollback": "roll back"}[decision], countOf(len(list), "transaction"))
+		err := errors.Join(append([]error{t.show(c, ends, func(w *tabwriter.Writer) { writeTx(w, ends) })}, faults...)...)
+		if c.Bool("dry-run") || len(ends) == 0 {
+			return explain(c, err)
+		}
+		return explain(c, errors.Join(err, fmt.Errorf("nothing was changed: say --yes to %s %s", map[string]string{"commit": "commit", "rollback": "roll back"}[decision], countOf(len(ends), "transaction"))))
 	}
 	results, failed := make([]resolvedView, 0, len(list)), 0
 	for _, x := range list {
 		v := resolvedView{Transaction: x, Decision: decision}
-		ctx, cancel := context.WithTimeoutCause(c.Context, toolTimeout, fmt.Errorf("no answer within %v", toolTimeout))
-		err := cl.ResolveTransaction(ctx, x, decision == "commit")
-		cancel()
+		err := fault[txName(&x)]
+		if err == nil {
+			ctx, cancel := context.WithTimeoutCause(c.Context, toolTimeout, fmt.Errorf("no answer within %v", toolTimeout))
+			err = cl.ResolveTransaction(ctx, x, decision == "commit")
+			cancel()
+		}
 		if v.OK = err == nil; err != nil {
 			failed++
 			v.Error = reason(err)

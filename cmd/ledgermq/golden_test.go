@@ -161,7 +161,7 @@ func TestJSONOutputs(t *testing.T) {
 			Notes: []string{"replica 3 on node n3 is lost: node n3 was said to be stopped for ever when the controllers were recovered"}}}}),
 		"admin-message":     viewMessage(sampleMessage()),
 		"admin-trace":       sampleTrace(),
-		"admin-dlq-resend":  []deadView{{ID: "g1/7", StoredAt: "2026-11-29T10:00:00.5Z", OriginTopic: "Orders", OriginID: "0A000001000078BF0000000000001000", Keys: "4711", Tries: 17, Size: 120, Result: "sent"}},
+		"admin-dlq-resend":  []deadView{{ID: "g1/7", StoredAt: "2026-11-29T10:00:00.500Z", OriginTopic: "Orders", OriginID: "0A000001000078BF0000000000001000", Keys: "4711", Tries: 17, Size: 120, Result: "sent"}},
 		"admin-node-remove": nodeRemovedView{Node: "n3"},
 	} {
 		got, err := json.MarshalIndent(v, "", "  ")

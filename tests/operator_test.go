@@ -1,0 +1,147 @@
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ledgermq/ledgermq/client"
+	"github.com/ledgermq/ledgermq/tests/cluster"
+)
+
+// TestOperatorCommands holds what an operator's commands show, take and refuse of transactions, dead letters, topics and consumer groups.
+func TestOperatorCommands(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster.Options{Groups: 1})
+	cl, err := client.New(c.Namesrv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	o := &operator{t, c, cl}
+	t.Run("transactions", func(t *testing.T) { o.in(t).transactions() })
+	t.Run("dead letters", func(t *testing.T) { o.in(t).deadLetters() })
+}
+
+// operator runs commands as an operator does.
+type operator struct {
+	*testing.T
+	c  *cluster.Cluster
+	cl *client.Client
+}
+
+func (o *operator) in(t *testing.T) *operator { return &operator{t, o.c, o.cl} }
+
+// ok runs an admin command that must succeed, and returns what it prints.
+func (o *operator) ok(args ...string) string {
+	o.Helper()
+	out, err := o.c.Admin(within(o.T, time.Minute), args...)
+	if err != nil {
+		o.Fatalf("%v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+// refuses runs one that must end with an exit code and these words.
+func (o *operator) refuses(code int, want string, args ...string) string {
+	o.Helper()
+	out, err := o.c.Admin(within(o.T, time.Minute), args...)
+	refused(o.T, err, code, want)
+	return out
+}
+
+// read reads what one prints as JSON.
+func (o *operator) read(out string, into any) {
+	o.Helper()
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		o.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// A pending transaction is found by either id of its message. Of several that are named, one that has ended keeps none of the others from
+// its end.
+func (o *operator) transactions() {
+	o.ok("topic", "create", "Pays", "--queues", "1")
+	p := o.cl.Producer(client.InProducerGroup("pay"))
+	var halves []client.Half
+	for _, body := range []string{"one", "two", "three"} {
+		h, err := p.SendHalf(within(o.T, time.Minute), client.Message{Topic: "Pays", Body: []byte(body)})
+		if err != nil {
+			o.Fatal(err)
+		}
+		halves = append(halves, h)
+	}
+	type tx struct {
+		Group  string
+		Number int64
+		Body   []byte
+	}
+	for i, body := range []string{"one", "two"} {
+		for _, id := range []string{halves[i].MessageID, halves[i].OffsetMessageID, strings.ToLower(halves[i].OffsetMessageID)} {
+			var x tx
+			o.read(o.ok("tx", "show", id, "--json"), &x)
+			if x.Number != halves[i].Number || string(x.Body) != body {
+				o.Errorf("%s: %+v, want number %d with %q", id, x, halves[i].Number, body)
+			}
+		}
+	}
+	name := func(h client.Half) string { return fmt.Sprintf("%s/%d", h.Group, h.Number) }
+	o.refuses(1, `no pending transaction has the message id "nothing"`, "tx", "show", "nothing")
+	o.refuses(2, "names no transaction", "tx", "show", "g1/x")
+	o.ok("tx", "resolve", "commit", name(halves[0]), "--yes")
+	o.refuses(1, "no pending transaction has the message id", "tx", "show", halves[0].MessageID)
+
+	all := []string{"tx", "resolve", "rollback", name(halves[0]), name(halves[1]), "g9/0", name(halves[2]), "--json"}
+	o.refuses(1, "say --yes to roll back 2 transactions", all...)
+	var results []struct {
+		Number int64
+		Group  string
+		OK     bool
+		Error  string
+	}
+	o.read(o.refuses(1, "2 of 4 transactions did not end so", append(all, "--yes")...), &results)
+	if len(results) != 4 || results[0].OK || !strings.Contains(results[0].Error, "it has ended, or never was") || !results[1].OK || results[2].OK ||
+		!strings.Contains(results[2].Error, `does not know a broker group "g9"`) || !results[3].OK {
+		o.Errorf("the results: %+v", results)
+	}
+	if out := o.ok("tx", "list", "--producer-group", "pay", "--json"); strings.TrimSpace(out) != "[]" {
+		o.Errorf("these are pending: %s", out)
+	}
+}
+
+// What dlq list shows of a dead letter's time, to the millisecond, is taken by --since and --until.
+func (o *operator) deadLetters() {
+	o.ok("topic", "create", "%DLQ%careful", "--queues", "1")
+	if _, err := o.c.Run(within(o.T, time.Minute), "produce", "%DLQ%careful", "a", "b", "c", "--namesrv", o.c.Namesrv[0]); err != nil {
+		o.Fatal(err)
+	}
+	list := func(args ...string) (ids, since []string) {
+		o.Helper()
+		var all []struct{ ID, StoredAt string }
+		o.read(o.ok(append([]string{"dlq", "list", "careful", "--json"}, args...)...), &all)
+		for _, d := range all {
+			ids, since = append(ids, d.ID), append(since, d.StoredAt)
+		}
+		return ids, since
+	}
+	ids, since := list()
+	if len(ids) != 3 {
+		o.Fatalf("the dead letters: %v", ids)
+	}
+	later := 0 // those of the last one's time or later
+	for _, at := range since {
+		if stored, err := time.Parse("2006-01-02T15:04:05.000Z", at); err != nil {
+			o.Errorf("a time without its milliseconds: %v", err)
+		} else if last, err := time.Parse(time.RFC3339, since[2]); err == nil && !stored.Before(last) {
+			later++
+		}
+	}
+	from, _ := list("--since", since[2])
+	until, _ := list("--until", since[2])
+	if len(from) != later || len(until) != 3-later {
+		o.Errorf("since %s: %v, until then: %v, of %v", since[2], from, until, since)
+	}
+	o.refuses(2, "2026-11-29T10:00:00.250Z", "dlq", "list", "careful", "--since", "yesterday")
+}
