@@ -3,6 +3,7 @@ package tests
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ func TestOperatorCommands(t *testing.T) {
 	defer cl.Close()
 	o := &operator{t, c, cl}
 	t.Run("transactions", func(t *testing.T) { o.in(t).transactions() })
+	t.Run("topic", func(t *testing.T) { o.in(t).deleteTopic() })
 	t.Run("dead letters", func(t *testing.T) { o.in(t).deadLetters() })
 }
 
@@ -144,4 +146,26 @@ func (o *operator) deadLetters() {
 		o.Errorf("since %s: %v, until then: %v, of %v", since[2], from, until, since)
 	}
 	o.refuses(2, "2026-11-29T10:00:00.250Z", "dlq", "list", "careful", "--since", "yesterday")
+}
+
+// A topic with all its messages does not go before --yes is said: until then it is shown what would go.
+func (o *operator) deleteTopic() {
+	o.ok("topic", "create", "Going", "--queues", "2")
+	if _, err := o.c.Run(within(o.T, time.Minute), "produce", "Going", "a", "b", "c", "--namesrv", o.c.Namesrv[0]); err != nil {
+		o.Fatal(err)
+	}
+	if err := o.cl.CommitOffset(within(o.T, time.Minute), "reader", client.QueueRef{Group: "g1", Topic: "Going"}, 1); err != nil {
+		o.Fatal(err)
+	}
+	var uses []client.TopicUse
+	o.read(o.refuses(1, "nothing was changed: say --yes to delete topic Going with all its messages", "topic", "delete", "Going", "--json"), &uses)
+	if len(uses) != 1 || uses[0].Group != "g1" || uses[0].Queues != 2 || uses[0].Messages != 3 || !slices.Equal(uses[0].ConsumerGroups, []string{"reader"}) {
+		o.Errorf("what would go: %+v", uses)
+	}
+	if out := o.ok("topic", "show", "Going"); !strings.Contains(out, "all") {
+		o.Errorf("the topic is still there, and shown is\n%s", out)
+	}
+	o.ok("topic", "delete", "Going", "--yes")
+	o.refuses(1, "no such topic", "topic", "show", "Going")
+	o.refuses(1, "no such topic", "topic", "delete", "Going")
 }

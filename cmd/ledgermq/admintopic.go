@@ -47,14 +47,8 @@ func (t *tool) adminTopic() *cli.Command {
 			},
 			{
 				Name: "delete", Usage: "delete a topic and all its messages from every broker group", ArgsUsage: "NAME",
-				Flags: adminFlags(),
-				Action: t.admin(1, 1, "the topic's name", func(ctx context.Context, c *cli.Context, cl *client.Client) error {
-					if _, err := cl.Route(ctx, c.Args().First()); err != nil {
-						return err
-					}
-					results, err := cl.DeleteTopic(ctx, c.Args().First())
-					return t.reportGroups(c, results, err)
-				}),
+				Flags:  adminFlags(&cli.BoolFlag{Name: "yes", Usage: "do it; without it only what would go is shown"}),
+				Action: t.admin(1, 1, "the topic's name", t.deleteTopic),
 			},
 		},
 	}
@@ -120,6 +114,29 @@ func (t *tool) createTopic(ctx context.Context, c *cli.Context, cl *client.Clien
 		results = append(results, one...)
 	}
 	return t.reportGroups(c, results, errors.Join(faults...))
+}
+
+// deleteTopic deletes a topic, or shows what would go with it.
+func (t *tool) deleteTopic(ctx context.Context, c *cli.Context, cl *client.Client) error {
+	name := c.Args().First()
+	if c.Bool("yes") {
+		if _, err := cl.Route(ctx, name); err != nil {
+			return err
+		}
+		results, err := cl.DeleteTopic(ctx, name)
+		return t.reportGroups(c, results, err)
+	}
+	uses, err := cl.TopicUse(ctx, name)
+	if len(uses) == 0 && err != nil {
+		return err
+	}
+	shown := t.show(c, uses, func(w *tabwriter.Writer) {
+		row(w, "GROUP", "QUEUES", "MESSAGES", "CONSUMER GROUPS")
+		for _, u := range uses {
+			row(w, u.Group, u.Queues, u.Messages, strings.Join(u.ConsumerGroups, " "))
+		}
+	})
+	return errors.Join(shown, err, fmt.Errorf("nothing was changed: say --yes to delete topic %s with all its messages", name))
 }
 
 func (t *tool) listTopics(ctx context.Context, c *cli.Context, cl *client.Client) error {

@@ -155,6 +155,7 @@ func TestJSONOutputs(t *testing.T) {
 		"admin-group-list":      []groupView{group},
 		"admin-topic-list":      []string{"Orders"},
 		"admin-group-watch":     watchOf(group, "2026-11-30T00:54:20Z"),
+		"admin-topic-delete":    []client.TopicUse{{Group: "g1", Queues: 4, Messages: 1200, ConsumerGroups: []string{"billing", "shipping"}}},
 		"admin-topic-spread":    []spreadView{{Topic: "Orders", changeView: changeView{Group: "g4", OK: true}}, {Topic: "Bills", changeView: changeView{Group: "g4", Error: "the broker group has no master"}}},
 		"admin-controller-recover": viewRecovery(&pb.RecoverResponse{ClusterId: bytes.Repeat([]byte{0xcd}, 16), Recovery: 1, Nodes: []string{"n1", "n2"}, Groups: []*pb.RecoveredGroup{{
 			Name: "g1", KnownEpoch: 4, Epoch: 1000001, Voters: []string{"n1", "n2", "n3"}, Heard: []string{"n1", "n2"}, Sure: true,
