@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ledgermq/ledgermq/client"
+	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/tests/cluster"
 )
 
@@ -24,6 +25,7 @@ func TestOperatorCommands(t *testing.T) {
 	o := &operator{t, c, cl}
 	t.Run("transactions", func(t *testing.T) { o.in(t).transactions() })
 	t.Run("topic", func(t *testing.T) { o.in(t).deleteTopic() })
+	t.Run("reset", func(t *testing.T) { o.in(t).reset() })
 	t.Run("dead letters", func(t *testing.T) { o.in(t).deadLetters() })
 }
 
@@ -168,4 +170,41 @@ func (o *operator) deleteTopic() {
 	o.ok("topic", "delete", "Going", "--yes")
 	o.refuses(1, "no such topic", "topic", "show", "Going")
 	o.refuses(1, "no such topic", "topic", "delete", "Going")
+}
+
+// A reset in a topic that the group does not consume is refused, and names those that it does; --new is for a group that has not begun.
+func (o *operator) reset() {
+	for _, topic := range []string{"Read", "Unread"} {
+		o.ok("topic", "create", topic, "--queues", "1")
+		if _, err := o.c.Run(within(o.T, time.Minute), "produce", topic, "a", "b", "c", "--namesrv", o.c.Namesrv[0]); err != nil {
+			o.Fatal(err)
+		}
+	}
+	if err := o.cl.CommitOffset(within(o.T, time.Minute), "mover", client.QueueRef{Group: "g1", Topic: "Read"}, 1); err != nil {
+		o.Fatal(err)
+	}
+	offset := func(group, topic string) (off ids.QueueOffset, found bool) {
+		o.Helper()
+		off, found, err := o.cl.CommittedOffset(within(o.T, time.Minute), group, client.QueueRef{Group: "g1", Topic: topic})
+		if err != nil {
+			o.Fatal(err)
+		}
+		return off, found
+	}
+	o.ok("consumer", "create", "mover")
+	o.ok("consumer", "reset", "mover", "--topic", "Read", "--to", "last")
+	if at, _ := offset("mover", "Read"); at != 3 {
+		o.Errorf("after a reset to the end the group is at %d", at)
+	}
+	o.refuses(1, "consumer group mover does not consume topic Unread, it has no offset there and no member that subscribes to it; what it consumes: Read. Give --new",
+		"consumer", "reset", "mover", "--topic", "Unread", "--to", "last")
+	if at, found := offset("mover", "Unread"); found {
+		o.Errorf("a refused reset has left the offset %d", at)
+	}
+	o.ok("consumer", "create", "starter")
+	o.refuses(1, "what it consumes: none", "consumer", "reset", "starter", "--topic", "Unread", "--to", "2")
+	o.ok("consumer", "reset", "starter", "--topic", "Unread", "--to", "2", "--new")
+	if at, _ := offset("starter", "Unread"); at != 2 {
+		o.Errorf("a group that has not begun would begin at %d, want 2", at)
+	}
 }

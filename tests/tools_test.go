@@ -81,13 +81,14 @@ func TestTools(t *testing.T) {
 	refuses("there is no consumer group nobody", "admin", "consumer", "reset", "nobody", "--topic", "Orders", "--to", "first")
 	ok("admin", "consumer", "create", "made")
 	ok("consume", "Orders", "--group", "reading", "--count", "2") // it has an offset, and is no member of anything
-	for _, group := range []string{"made", "reading"} {
+	refuses("consumer group made does not consume topic Orders", "admin", "consumer", "reset", "made", "--topic", "Orders", "--to", "7")
+	for group, flag := range map[string]string{"made": "--new", "reading": "--new=false"} {
 		ok("admin", "consumer", "show", group, "--topic", "Orders")
 		var moved []struct {
 			Offset int64
 			Asked  *int64
 		}
-		out := ok("admin", "consumer", "reset", group, "--topic", "Orders", "--to", "7", "--json")
+		out := ok("admin", "consumer", "reset", group, "--topic", "Orders", "--to", "7", "--json", flag)
 		if err := json.Unmarshal([]byte(out), &moved); err != nil || len(moved) != 1 || moved[0].Offset != 3 || moved[0].Asked == nil || *moved[0].Asked != 7 {
 			t.Errorf("a reset beyond the end: %v\n%s", err, out)
 		}

@@ -56,7 +56,8 @@ func (t *tool) adminConsumer() *cli.Command {
 			{
 				Name: "reset", Usage: "set where a consumer group goes on, also while its members run", ArgsUsage: "NAME",
 				Flags: adminFlags(topic(),
-					&cli.StringFlag{Name: "to", Usage: "`PLACE`: " + resetPlaces}),
+					&cli.StringFlag{Name: "to", Usage: "`PLACE`: " + resetPlaces},
+					&cli.BoolFlag{Name: "new", Usage: "although the group does not consume the topic yet: set where it begins, before its first start"}),
 				Action: t.admin(1, 1, "the consumer group's name", t.resetConsumer),
 			},
 		},
@@ -208,6 +209,33 @@ func checkConsumerGroup(ctx context.Context, cl *client.Client, group string, qu
 	return noConsumerGroup(group)
 }
 
+// checkConsumes refuses a topic in which the group has no offset and to which no member subscribes: most often its name is wrong, and a reset
+// would be an offset that nobody ever reads.
+func checkConsumes(ctx context.Context, cl *client.Client, group, topic string) error {
+	topics, err := cl.ConsumedTopics(ctx, group)
+	if err != nil {
+		return err
+	}
+	members, err := cl.Members(ctx, group)
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		topics = slices.AppendSeq(topics, maps.Keys(m.Subscriptions))
+	}
+	if slices.Contains(topics, topic) {
+		return nil
+	}
+	topics = slices.DeleteFunc(topics, message.IsRetryTopic)
+	slices.Sort(topics)
+	what := "none, as far as is known"
+	if len(topics) > 0 {
+		what = strings.Join(slices.Compact(topics), ", ")
+	}
+	return fmt.Errorf("consumer group %s does not consume topic %s, it has no offset there and no member that subscribes to it; what it consumes: %s. Give --new to set where it begins before it consumes %s for the first time",
+		group, topic, what, topic)
+}
+
 func noConsumerGroup(group string) error {
 	return fmt.Errorf("there is no consumer group %s; `ledgermq admin consumer create %s` makes it", group, group)
 }
@@ -236,6 +264,11 @@ func (t *tool) resetConsumer(ctx context.Context, c *cli.Context, cl *client.Cli
 	}
 	if err := checkConsumerGroup(ctx, cl, group, queues, members); err != nil {
 		return err
+	}
+	if !c.Bool("new") {
+		if err := checkConsumes(ctx, cl, group, c.String("topic")); err != nil {
+			return err
+		}
 	}
 	list := make([]movedView, 0, len(queues))
 	for _, q := range queues {
