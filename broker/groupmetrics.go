@@ -22,7 +22,7 @@ const (
 )
 
 // groupMetrics are those of topics and consumer groups. A master alone has them: it knows what was committed. What is not known, the lag of
-// a queue that a group has no offset in for one, is absent and never 0.
+// a queue that a group has no offset in for one, or of a group that broadcasts, is absent and never 0.
 type groupMetrics struct {
 	topicIn, topicBytes, out, lag, queueLag, oldest, inFlight, retries, dead, deadKept, leftOut *prometheus.Desc
 }
@@ -35,7 +35,7 @@ func newGroupMetrics() groupMetrics {
 		topicIn:    desc("topic_messages_in_total", "Messages of a topic, by its master; since the master's process began.", "topic"),
 		topicBytes: desc("topic_bytes_in_total", "Bytes of messages of a topic, likewise.", "topic"),
 		out:        desc("consumer_messages_out_total", "Messages of a topic that a consumer group was given by the master.", "topic", "consumer_group"),
-		lag:        desc("consumer_lag_messages", "Messages of a topic behind a consumer group's offsets, in the queues where it has one.", "topic", "consumer_group"),
+		lag:        desc("consumer_lag_messages", "Messages of a topic behind a consumer group's offsets, in the queues where it has one; absent while a member broadcasts.", "topic", "consumer_group"),
 		queueLag:   desc("consumer_queue_lag_messages", "The same, by queue.", "topic", "consumer_group", "queue"),
 		oldest:     desc("consumer_oldest_seconds", "Age of the oldest message of a topic that a consumer group has not consumed; absent when there is none.", "topic", "consumer_group"),
 		inFlight:   desc("consumer_in_flight_messages", "Messages that members of a consumer group were given and have not committed yet; absent until one was given.", "topic", "consumer_group"),
@@ -94,6 +94,9 @@ func (m *groupMetrics) collect(ch chan<- prometheus.Metric, r *Replica) {
 	}
 	now := r.now().UnixMilli()
 	groups := r.st.GroupsByTopic()
+	r.presenceMu.Lock()
+	alone := r.presence.broadcasting() // their members keep their offsets themselves: what is here tells nothing
+	r.presenceMu.Unlock()
 	for _, t := range r.st.Topics() {
 		puts := r.stats.tally(tallyKey{kind: tallyPut, topic: t.ID})
 		if topicsLeft--; topicsLeft < 0 {
@@ -122,6 +125,12 @@ func (m *groupMetrics) collect(ch chan<- prometheus.Metric, r *Replica) {
 				continue
 			}
 			gets := r.stats.tally(tallyKey{tallyGet, t.ID, g})
+			if gets != nil {
+				send(m.out, prometheus.CounterValue, gets.count.Load(), t.Name, g)
+			}
+			if alone[g] {
+				continue
+			}
 			var lag, inFlight int64
 			oldest, given := int64(0), false
 			for _, o := range r.st.ConsumerOffsets(g, t.Name) {
@@ -154,9 +163,6 @@ func (m *groupMetrics) collect(ch chan<- prometheus.Metric, r *Replica) {
 			}
 			if given {
 				send(m.inFlight, prometheus.GaugeValue, inFlight, t.Name, g)
-			}
-			if gets != nil {
-				send(m.out, prometheus.CounterValue, gets.count.Load(), t.Name, g)
 			}
 		}
 	}

@@ -80,6 +80,18 @@ func TestGroupMetrics(t *testing.T) {
 			t.Errorf("a slave has %s", name)
 		}
 	}
+	// While a member broadcasts, which keeps its own offsets, the lag is not known.
+	w.join("alone", "cg", "BROADCASTING", "T", "*")
+	broadcasts := c.series(master)
+	for name := range broadcasts {
+		if strings.HasPrefix(name, "ledgermq_consumer_") && strings.HasSuffix(name, pair) && !strings.Contains(name, "messages_out") || strings.Contains(name, "queue_lag") && strings.Contains(name, `"cg"`) {
+			t.Errorf("a group that broadcasts has %s", name)
+		}
+	}
+	if v := broadcasts[`ledgermq_consumer_messages_out_total`+pair]; v != 10 {
+		t.Errorf("a group that broadcasts was given %v messages", v)
+	}
+	w.ok(remoting.UnregisterClient, nil, "clientID", "alone", "consumerGroup", "cg")
 	w.ok(remoting.UpdateConsumerOffset, nil, "consumerGroup", "cg", "topic", "T", "queueId", "0", "commitOffset", "5")
 	if _, there := c.series(master)[`ledgermq_consumer_oldest_seconds`+pair]; there {
 		t.Error("what is consumed has an age")

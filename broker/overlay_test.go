@@ -16,6 +16,7 @@ import (
 	"github.com/ledgermq/ledgermq/internal/vfs"
 	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/raftlog"
+	"github.com/ledgermq/ledgermq/remoting"
 	"github.com/ledgermq/ledgermq/timer"
 )
 
@@ -59,7 +60,8 @@ func newLoop(t testing.TB) *loop {
 	n := &Node{o: NodeOptions{CheckpointBytes: 1 << 40, Clock: time.Now, ClusterName: "c"}, log: zerolog.Nop()}
 	n.file.Level = controller.NewestLevel
 	l := &loop{t: t, log: log, tail: log.Tail(), term: 1<<32 | 1}
-	l.r = &Replica{node: n, group: "g", st: state.New(), idx: idx, timers: times, clog: log, holds: newHolds(), storeHost: netip.MustParseAddrPort("127.0.0.1:1")}
+	l.r = &Replica{node: n, group: "g", st: state.New(), idx: idx, timers: times, clog: log, holds: newHolds(), storeHost: netip.MustParseAddrPort("127.0.0.1:1"),
+		presence: newPresence[*remoting.Conn]()}
 	l.r.stats.open(time.Now())
 	l.r.counters.open("g")
 	l.formed = func(f commitlog.Frame) { l.before = append(l.before, f) }

@@ -237,6 +237,17 @@ func (p *presence[C]) members(group string) []string {
 	return slices.Compact(ids)
 }
 
+// broadcasting are the groups that broadcast.
+func (p *presence[C]) broadcasting() map[string]bool {
+	all := map[string]bool{}
+	for name, g := range p.groups {
+		if g.model == modelBroadcasting {
+			all[name] = true
+		}
+	}
+	return all
+}
+
 // listeners returns the connections that must hear of a change in the group: none for a broadcasting one, since its members
 // do not share queues.
 func (p *presence[C]) listeners(group string) []C {

@@ -125,6 +125,12 @@ type Member struct {
 	Address       string
 	Language      string
 	Subscriptions map[string]string // topic to filter
+	Broadcasts    bool              // its group does: each member has all messages, and keeps its offsets itself
+}
+
+// Broadcasts tells whether a group with these members broadcasts: each has all messages, and keeps its offsets itself.
+func Broadcasts(members []Member) bool {
+	return slices.ContainsFunc(members, func(m Member) bool { return m.Broadcasts })
 }
 
 // Members returns the members of a consumer group that are connected to the masters of the broker groups, by client id.
@@ -150,6 +156,7 @@ func (c *Client) Members(ctx context.Context, group string) ([]Member, error) {
 			return nil, fmt.Errorf("members of %s in group %s: %w", group, g.Group, err)
 		}
 		var body struct {
+			Model       string `json:"messageModel"`
 			Connections []struct {
 				ClientID, ClientAddr, Language string
 				Subscriptions                  map[string]string
@@ -159,7 +166,7 @@ func (c *Client) Members(ctx context.Context, group string) ([]Member, error) {
 			return nil, fmt.Errorf("members of %s in group %s: %w: %w", group, g.Group, errBadAnswer, err)
 		}
 		for _, m := range body.Connections {
-			seen[m.ClientID] = Member{m.ClientID, m.ClientAddr, m.Language, m.Subscriptions}
+			seen[m.ClientID] = Member{m.ClientID, m.ClientAddr, m.Language, m.Subscriptions, body.Model == "BROADCASTING"}
 		}
 	}
 	all := make([]Member, 0, len(seen))

@@ -248,6 +248,16 @@ func broadcast(t *testing.T, c *cluster.Cluster) {
 	for i, b := range members {
 		eventually(t, time.Minute, fmt.Sprintf("all news at member %d", i), func() (bool, error) { return b.has(want), nil })
 	}
+	var shown struct {
+		Broadcasting bool
+		Members      []string
+		Lag          *int64
+		Queues       []struct{ Lag *int64 }
+	}
+	if err := c.AdminJSON(t.Context(), &shown, "consumer", "show", group, "--topic", "News"); err != nil || !shown.Broadcasting || len(shown.Members) != 2 || shown.Lag != nil ||
+		len(shown.Queues) == 0 || shown.Queues[0].Lag != nil {
+		t.Errorf("a lag that nobody knows: %+v, %v", shown, err)
+	}
 }
 
 // The messages of one key are consumed in the order in which they were sent. A second member would wait for the first one's locks for a minute, by its own

@@ -101,11 +101,12 @@ type consumerView struct {
 	Group   string              `json:"group"`
 	Topic   string              `json:"topic"`
 	Members []string            `json:"members"`
-	Lag     int64               `json:"lag"`
+	Lag     *int64              `json:"lag,omitempty"` // absent: each member keeps its own offsets
 	Queues  []consumerQueueView `json:"queues"`
 
 	Subscriptions map[string]map[string]string `json:"subscriptions"` // of each member: topic to filter
 	Mixed         bool                         `json:"mixed"`         // they differ
+	Broadcasting  bool                         `json:"broadcasting"`  // each has all messages
 }
 
 type consumerQueueView struct {
@@ -113,7 +114,7 @@ type consumerQueueView struct {
 	Queue  int32  `json:"queue"`
 	Offset int64  `json:"offset"` // next one that it will read; -1: none committed
 	Max    int64  `json:"max"`
-	Lag    int64  `json:"lag"`
+	Lag    *int64 `json:"lag,omitempty"`
 
 	OldestMillis *int64 `json:"oldestMillis,omitempty"` // age of the first message that it has not consumed
 }
@@ -151,19 +152,33 @@ func (t *tool) showConsumer(ctx context.Context, c *cli.Context, cl *client.Clie
 	if err != nil {
 		return err
 	}
+	if v.Broadcasting = client.Broadcasts(members); !v.Broadcasting {
+		v.Lag = new(int64)
+	}
 	now := time.Now()
 	for _, p := range progress {
-		view := consumerQueueView{Group: p.Queue.Group, Queue: int32(p.Queue.Queue), Offset: -1, Max: int64(p.Max), Lag: p.Lag()}
+		view := consumerQueueView{Group: p.Queue.Group, Queue: int32(p.Queue.Queue), Offset: -1, Max: int64(p.Max)}
 		if p.Committed {
 			view.Offset = int64(p.Offset)
 		}
-		if !p.Oldest.IsZero() {
-			view.OldestMillis = new(max(0, now.Sub(p.Oldest).Milliseconds()))
+		if !v.Broadcasting {
+			view.Lag = new(p.Lag())
+			*v.Lag += p.Lag()
+			if !p.Oldest.IsZero() {
+				view.OldestMillis = new(max(0, now.Sub(p.Oldest).Milliseconds()))
+			}
 		}
-		v.Lag += view.Lag
 		v.Queues = append(v.Queues, view)
 	}
 	return t.show(c, v, func(w *tabwriter.Writer) { v.write(w) })
+}
+
+// lagText is a lag in a table, "" when it is not known.
+func lagText(lag *int64) string {
+	if lag == nil {
+		return ""
+	}
+	return strconv.FormatInt(*lag, 10)
 }
 
 func (v *consumerView) write(w *tabwriter.Writer) {
@@ -176,9 +191,12 @@ func (v *consumerView) write(w *tabwriter.Writer) {
 		if q.OldestMillis != nil {
 			oldest = (time.Duration(*q.OldestMillis) * time.Millisecond).String()
 		}
-		row(w, q.Group, q.Queue, offset, q.Max, q.Lag, oldest)
+		row(w, q.Group, q.Queue, offset, q.Max, lagText(q.Lag), oldest)
 	}
-	row(w, "all", "", "", "", v.Lag, "")
+	row(w, "all", "", "", "", lagText(v.Lag), "")
+	if v.Broadcasting {
+		fmt.Fprintln(w, "it broadcasts: each member has all messages and keeps its own offsets, so its lag is not known here")
+	}
 	fmt.Fprintf(w, "members: %s\n", firstNonEmpty(strings.Join(v.Members, ", "), "none"))
 	for _, m := range v.Members {
 		var list []string

@@ -139,7 +139,7 @@ func TestJSONOutputs(t *testing.T) {
 		"admin-rebalance":       []balanceView{{Group: "g1", Before: "n2", Master: "n1"}, {Group: "g2", Before: "n3", Master: "n3", Error: "group g2, replica 4 on node n2: it is not a voter of epoch 5: it may lack what was answered OK"}},
 		"admin-topic-show":      []queueView{{Group: "g1", Queue: 0, Min: 0, Max: 42}},
 		"admin-change":          []changeView{{Group: "g1", OK: true}, {Group: "g2", Error: "the broker group has no master"}},
-		"admin-consumer":        consumerView{Group: "billing", Topic: "Orders", Members: []string{"10.0.0.9@7"}, Lag: 2, Queues: []consumerQueueView{{Group: "g1", Queue: 0, Offset: 40, Max: 42, Lag: 2, OldestMillis: new(int64(1500))}}, Subscriptions: map[string]map[string]string{"10.0.0.9@7": {"Orders": "red || blue"}}},
+		"admin-consumer":        consumerView{Group: "billing", Topic: "Orders", Members: []string{"10.0.0.9@7"}, Lag: new(int64(2)), Queues: []consumerQueueView{{Group: "g1", Queue: 0, Offset: 40, Max: 42, Lag: new(int64(2)), OldestMillis: new(int64(1500))}}, Subscriptions: map[string]map[string]string{"10.0.0.9@7": {"Orders": "red || blue"}}},
 		"admin-reset":           []movedView{{Group: "g1", Queue: 0, Offset: 7}, {Group: "g1", Queue: 1, Offset: 5, Asked: new(int64(7))}},
 		"admin-timer-show":      []client.Timers{{Group: "g1", Pending: 1204, Bytes: 301000, Recalled: 7, Next: 1796000000000, Fired: 1795999999000, Index: "whole", Dropped: 1}},
 		"admin-tx-list":         []client.Transaction{sampleTransaction()},
