@@ -10,6 +10,7 @@ import (
 
 	"github.com/ledgermq/ledgermq/client"
 	"github.com/ledgermq/ledgermq/internal/ids"
+	"github.com/ledgermq/ledgermq/remoting"
 	"github.com/ledgermq/ledgermq/tests/cluster"
 )
 
@@ -26,6 +27,7 @@ func TestOperatorCommands(t *testing.T) {
 	t.Run("transactions", func(t *testing.T) { o.in(t).transactions() })
 	t.Run("topic", func(t *testing.T) { o.in(t).deleteTopic() })
 	t.Run("reset", func(t *testing.T) { o.in(t).reset() })
+	t.Run("consumers", func(t *testing.T) { o.in(t).consumers() })
 	t.Run("dead letters", func(t *testing.T) { o.in(t).deadLetters() })
 }
 
@@ -62,6 +64,27 @@ func (o *operator) read(out string, into any) {
 	if err := json.Unmarshal([]byte(out), into); err != nil {
 		o.Fatalf("%v\n%s", err, out)
 	}
+}
+
+// join is a member of a consumer group that is connected to the master, until leave.
+func (o *operator) join(group, topic string) (leave func()) {
+	o.Helper()
+	master, err := o.c.Member(masterOf(o.T, o.c, "g1"))
+	if err != nil {
+		o.Fatal(err)
+	}
+	ctx := within(o.T, time.Minute)
+	wire, err := remoting.Dial(ctx, o.c.At(master.Ports["client:g1"]), remoting.ClientOptions{})
+	if err != nil {
+		o.Fatal(err)
+	}
+	req := remoting.NewRequest(remoting.HeartBeat)
+	req.Body = fmt.Appendf(nil, `{"clientID":"m1","consumerDataSet":[{"groupName":%q,"consumeType":"CONSUME_PASSIVELY","messageModel":"CLUSTERING",
+		"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET","subscriptionDataSet":[{"topic":%q,"subString":"*","subVersion":1,"expressionType":"TAG"}]}]}`, group, topic)
+	if resp, err := wire.Call(ctx, req); err != nil || resp.Code != remoting.Success {
+		o.Fatalf("a heartbeat: %v, %v", resp, err)
+	}
+	return wire.Close
 }
 
 // A pending transaction is found by either id of its message. Of several that are named, one that has ended keeps none of the others from
@@ -206,5 +229,84 @@ func (o *operator) reset() {
 	o.ok("consumer", "reset", "starter", "--topic", "Unread", "--to", "2", "--new")
 	if at, _ := offset("starter", "Unread"); at != 2 {
 		o.Errorf("a group that has not begun would begin at %d, want 2", at)
+	}
+}
+
+// The list has every consumer group, with what is known of it. One is deleted when nobody is there and --yes is said, with its offsets; its
+// retry and dead-letter topics go with --topics alone.
+func (o *operator) consumers() {
+	o.ok("topic", "create", "Fruit", "--queues", "1")
+	if _, err := o.c.Run(within(o.T, time.Minute), "produce", "Fruit", "a", "b", "c", "--namesrv", o.c.Namesrv[0]); err != nil {
+		o.Fatal(err)
+	}
+	o.ok("consumer", "create", "eaters")
+	o.ok("consumer", "create", "idlers", "--disabled")
+	if err := o.cl.CommitOffset(within(o.T, time.Minute), "eaters", client.QueueRef{Group: "g1", Topic: "Fruit"}, 1); err != nil {
+		o.Fatal(err)
+	}
+	o.ok("topic", "create", "%DLQ%eaters", "--queues", "1")
+	if _, err := o.c.Run(within(o.T, time.Minute), "produce", "%DLQ%eaters", "bad", "--namesrv", o.c.Namesrv[0]); err != nil {
+		o.Fatal(err)
+	}
+	type listed struct {
+		Name            string
+		Members, Topics []string
+		Lag             *int64
+		Disabled        bool
+	}
+	find := func(name string) *listed {
+		o.Helper()
+		var all []listed
+		o.read(o.ok("consumer", "list", "--json"), &all)
+		for i := range all {
+			if all[i].Name == name {
+				return &all[i]
+			}
+		}
+		return nil
+	}
+	if g := find("eaters"); g == nil || g.Lag == nil || *g.Lag != 2 || !slices.Equal(g.Topics, []string{"Fruit"}) || len(g.Members) != 0 || g.Disabled {
+		o.Errorf("the group that has an offset: %+v", g)
+	}
+	if g := find("idlers"); g == nil || g.Lag != nil || len(g.Topics) != 0 || !g.Disabled {
+		o.Errorf("the group without one: %+v", g)
+	}
+	if g := find("TOOLS_CONSUMER"); g != nil {
+		o.Errorf("a group of RocketMQ's tools: %+v", g)
+	}
+
+	o.refuses(1, "there is no consumer group nobody", "consumer", "delete", "nobody", "--yes")
+	leave := o.join("eaters", "Fruit")
+	eventually(o.T, time.Minute, "a member", func() (bool, error) { g := find("eaters"); return g != nil && len(g.Members) == 1, nil })
+	o.refuses(1, "consumer group eaters has 1 member, ", "consumer", "delete", "eaters", "--yes")
+	leave()
+	eventually(o.T, time.Minute, "the member's end", func() (bool, error) { g := find("eaters"); return g != nil && len(g.Members) == 0, nil })
+
+	var going struct {
+		Topics      []string
+		DeadLetters int64
+	}
+	o.read(o.refuses(1, "nothing was changed: say --yes to delete consumer group eaters", "consumer", "delete", "eaters", "--json"), &going)
+	if !slices.Contains(going.Topics, "Fruit") || going.DeadLetters != 1 {
+		o.Errorf("what would go: %+v", going)
+	}
+	if find("eaters") == nil {
+		o.Error("the group went without --yes")
+	}
+	topics := func() string { return o.ok("topic", "list", "--all") }
+	o.ok("consumer", "delete", "eaters", "--yes")
+	if g := find("eaters"); g != nil {
+		o.Errorf("a deleted group: %+v", g)
+	}
+	if _, found, err := o.cl.CommittedOffset(within(o.T, time.Minute), "eaters", client.QueueRef{Group: "g1", Topic: "Fruit"}); found || err != nil {
+		o.Errorf("a deleted group has an offset: %v, %v", found, err)
+	}
+	if all := topics(); !strings.Contains(all, "%DLQ%eaters") || !strings.Contains(all, "%RETRY%eaters") {
+		o.Errorf("the topics of the deleted group went without --topics:\n%s", all)
+	}
+	o.refuses(1, "there is no consumer group eaters", "consumer", "delete", "eaters", "--yes")
+	o.ok("consumer", "delete", "eaters", "--topics", "--yes")
+	if all := topics(); strings.Contains(all, "eaters") {
+		o.Errorf("the topics of the deleted group are there:\n%s", all)
 	}
 }

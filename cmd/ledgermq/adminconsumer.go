@@ -50,6 +50,18 @@ func (t *tool) adminConsumer() *cli.Command {
 				}),
 			},
 			{
+				Name: "list", Usage: "list consumer groups with their members and their lag", ArgsUsage: " ",
+				Flags:  adminFlags(&cli.BoolFlag{Name: "all", Usage: "list those of RocketMQ's own tools too"}),
+				Action: t.admin(0, 0, "no argument", t.listConsumers),
+			},
+			{
+				Name: "delete", Usage: "delete a consumer group without members, and its offsets, from every broker group", ArgsUsage: "NAME",
+				Flags: adminFlags(
+					&cli.BoolFlag{Name: "topics", Usage: "its retry and dead-letter topics too, with all that is in them"},
+					&cli.BoolFlag{Name: "yes", Usage: "do it; without it only what would go is shown"}),
+				Action: t.admin(1, 1, "the consumer group's name", t.deleteConsumer),
+			},
+			{
 				Name: "show", Usage: "show a consumer group's members, offsets and lag", ArgsUsage: "NAME", Flags: adminFlags(topic()),
 				Action: t.admin(1, 1, "the consumer group's name", t.showConsumer),
 			},

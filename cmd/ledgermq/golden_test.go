@@ -140,6 +140,8 @@ func TestJSONOutputs(t *testing.T) {
 		"admin-topic-show":      []queueView{{Group: "g1", Queue: 0, Min: 0, Max: 42}},
 		"admin-change":          []changeView{{Group: "g1", OK: true}, {Group: "g2", Error: "the broker group has no master"}},
 		"admin-consumer":        consumerView{Group: "billing", Topic: "Orders", Members: []string{"10.0.0.9@7"}, Lag: new(int64(2)), Queues: []consumerQueueView{{Group: "g1", Queue: 0, Offset: 40, Max: 42, Lag: new(int64(2)), OldestMillis: new(int64(1500))}}, Subscriptions: map[string]map[string]string{"10.0.0.9@7": {"Orders": "red || blue"}}},
+		"admin-consumer-list":   []consumerRow{{Name: "billing", Members: []string{"10.0.0.9@7"}, Topics: []string{"%RETRY%billing", "Orders"}, Lag: new(int64(2))}, {Name: "news", Members: []string{"10.0.0.8@1", "10.0.0.9@2"}, Topics: []string{}, Broadcasting: true}},
+		"admin-consumer-delete": consumerGoing{Name: "billing", Topics: []string{"%RETRY%billing", "Orders"}, Lag: new(int64(2)), Retries: 3, DeadLetters: 1, DeletesTopics: true},
 		"admin-reset":           []movedView{{Group: "g1", Queue: 0, Offset: 7}, {Group: "g1", Queue: 1, Offset: 5, Asked: new(int64(7))}},
 		"admin-timer-show":      []client.Timers{{Group: "g1", Pending: 1204, Bytes: 301000, Recalled: 7, Next: 1796000000000, Fired: 1795999999000, Index: "whole", Dropped: 1}},
 		"admin-tx-list":         []client.Transaction{sampleTransaction()},
