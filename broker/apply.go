@@ -184,7 +184,7 @@ func (r *Replica) finish(t *batch, o outcome) {
 func (r *Replica) Role(role raftlog.Role) {
 	switch role.Kind {
 	case raftlog.RoleMaster:
-		r.log.Info().Stringer("term", role.Term).Msg("this replica is master")
+		r.tellMaster(&role)
 		r.overlay, r.formedTo, r.newest = map[index.Key]ids.QueueOffset{}, 0, nil
 		r.endings.begin()
 		r.timers.begin(r.st)
@@ -214,8 +214,28 @@ func (r *Replica) Role(role raftlog.Role) {
 			r.refuseWaiting(r.inbox.take(nil))
 		} // else an election is under way, as after each change of the epoch, and what waits goes on if this replica wins it
 	}
+	if role.Master != 0 && (role.Master != r.id || role.Kind == raftlog.RoleMaster) {
+		r.ledLast = role
+	}
 	r.office.tell()
 	r.routesChanged = true
+}
+
+// tellMaster logs that this replica is master: as a warning when the mastership came to it from another one that did not hand it over, for
+// then something is wrong with that one, or was.
+func (r *Replica) tellMaster(role *raftlog.Role) {
+	last := &r.ledLast
+	if last.Master == 0 || last.Master == r.id || role.Handed {
+		r.log.Info().Stringer("term", role.Term).Msg("this replica is master")
+		return
+	}
+	reason := "nothing was heard of that one"
+	if asked := r.campaigned.Load(); role.Term.Epoch() > last.Term.Epoch() {
+		reason = fmt.Sprintf("the voters changed, in epoch %d", role.Term.Epoch())
+	} else if asked > uint64(last.Term) {
+		reason = "the controllers named this replica"
+	}
+	r.log.Warn().Stringer("term", role.Term).Str("from", string(last.Node)).Str("to", string(r.node.o.ID)).Str("reason", reason).Msg("the mastership moved by itself")
 }
 
 func (r *Replica) refuseWaiting(waiting []proposal) {

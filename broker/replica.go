@@ -54,6 +54,7 @@ type Replica struct {
 	formed        int                           // of forming, those that are in a frame already
 	overlay       map[index.Key]ids.QueueOffset // next offsets of queues that have messages in frames up to formedTo
 	formedTo      ids.Index                     // newest frame formed as this master
+	ledLast       raftlog.Role                  // the last one with a master
 	newest        *batch                        // token of that frame while it has no outcome
 	endings       endings                       // of transactions, in frames up to formedTo
 	freezeAt      ids.Index                     // of a frame with a freeze that is not applied yet: nothing is formed behind it; 0: none

@@ -89,4 +89,6 @@ type Role struct {
 	Kind   RoleKind
 	Term   ids.Term
 	Master ids.ReplicaID // the master this replica knows, 0 when none
+	Node   ids.NodeID    // where that one is
+	Handed bool          // this replica leads because the master before it handed the mastership over
 }

@@ -330,6 +330,10 @@ func (r *Replica) tellRole() {
 		role.Kind, role.Master = RoleParked, 0
 	case r.isMaster():
 		role.Kind = RoleMaster
+		role.Handed = r.handedIn != 0 && role.Term == r.handedIn+1
+	}
+	if m := r.members[role.Master]; m != nil {
+		role.Node = m.Node
 	}
 	if r.roleTold && role == r.role {
 		return

@@ -123,6 +123,7 @@ func (r *Replica) step(env peer.Envelope) {
 		if env.From != r.lead || r.leaving {
 			return
 		}
+		r.handedIn = r.owner.Term
 	case pb.MsgSnap:
 		r.receiveOffer(p, env)
 		return

@@ -70,6 +70,7 @@ type Replica struct {
 	commits      [commitMemory]ids.Index // commit index at the last ticks
 	state        raft.StateType
 	ownEmpty     ids.Index // the entry with which this leadership began, 0 when it is not shown yet
+	handedIn     ids.Term  // in which another master asked this replica to lead, 0: none did
 	role         Role
 	roleTold     bool
 	commit       ids.Index

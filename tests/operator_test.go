@@ -29,6 +29,7 @@ func TestOperatorCommands(t *testing.T) {
 	t.Run("reset", func(t *testing.T) { o.in(t).reset() })
 	t.Run("consumers", func(t *testing.T) { o.in(t).consumers() })
 	t.Run("dead letters", func(t *testing.T) { o.in(t).deadLetters() })
+	t.Run("moved master", func(t *testing.T) { o.in(t).movedMaster() })
 }
 
 // operator runs commands as an operator does.
@@ -309,4 +310,38 @@ func (o *operator) consumers() {
 	if all := topics(); strings.Contains(all, "eaters") {
 		o.Errorf("the topics of the deleted group are there:\n%s", all)
 	}
+}
+
+// With the log level that dev has by itself, the log has a line of a master that moved by itself, on the node that leads then, and none of
+// one that an operator moved.
+func (o *operator) movedMaster() {
+	// moves are the lines of moves from a node to another one, of any where to is "".
+	moves := func(from, to string) (lines []string) {
+		for line := range strings.Lines(o.c.Logs()) {
+			var l struct{ Level, Node, From, To, Reason, Message string }
+			if json.Unmarshal([]byte(line), &l) == nil && l.Message == "the mastership moved by itself" && l.From == from && (to == "" || l.To == to) {
+				if lines = append(lines, line); l.Level != "warn" || l.Node != l.To || l.Reason == "" {
+					o.Errorf("the log says %s", line)
+				}
+			}
+		}
+		return lines
+	}
+	node := masterOf(o.T, o.c, "g1")
+	for tries := 3; ; tries-- { // on a busy machine one may move by itself too
+		to := map[string]string{"n1": "n2", "n2": "n3", "n3": "n1"}[node]
+		before := len(moves(node, to))
+		o.ok("elect", "g1", "--node", to)
+		lines := moves(node, to)
+		if node = masterOf(o.T, o.c, "g1"); len(lines) == before && node == to {
+			break
+		}
+		if tries == 0 {
+			o.Fatalf("an operator moved the master, and the log tells that it moved by itself: %q", lines)
+		}
+	}
+	before := len(moves(node, ""))
+	kill(o.T, o.c, node)
+	eventually(o.T, time.Minute, "a line of the move from "+node, func() (bool, error) { return len(moves(node, "")) > before, nil })
+	restart(o.T, o.c, node)
 }
