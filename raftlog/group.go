@@ -340,12 +340,13 @@ func (g *Group) finish() {
 	g.cfg.SM.Flush()
 }
 
-// publish renews the snapshot; the members' part only when all is set or a tick has passed.
+// publish renews the snapshot; the members' part only when all is set or a tick has passed, but for what it says of the master: a controller that
+// reads of a lost one where a new one was heard would call for another election.
 func (g *Group) publish(all bool) {
 	s := g.r.snapshot()
 	if old := g.status.Load(); !all && old.Role == s.Role && old.Epoch == s.Epoch && old.Term == s.Term {
 		s.Voters, s.Learners, s.Heard = old.Voters, old.Learners, old.Heard
-		s.MasterSilent, s.MasterClosed = old.MasterSilent, old.MasterClosed
+		g.r.masterStatus(&s)
 	} else {
 		g.r.memberStatus(&s)
 	}

@@ -475,6 +475,29 @@ func TestGroupStatus(t *testing.T) {
 	}
 }
 
+// TestGroupStatusOfNewMaster: who has heard a new master tells of no loss, also before its next tick. A controller that read of one would name
+// another replica, and depose the one that had just won. A tick is so long here that the test is over before the second one.
+func TestGroupStatusOfNewMaster(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, func(cfg *raftlog.Config) { cfg.Tick = time.Minute })
+	c.startAll()
+	c.node(2).g.Campaign()
+	follower := c.node(1).g
+	heard := func(node ids.NodeID) func() bool {
+		return func() bool { s := follower.Status(); return s.MasterNode == node && s.Last > 0 }
+	}
+	eventually(t, "the first master to be heard", heard("n2"))
+	c.node(2).kill()
+	follower.PeerDown("n2")
+	eventually(t, "the new master to be heard", func() bool {
+		c.node(3).g.Campaign()
+		return heard("n3")()
+	})
+	if s := follower.Status(); s.MasterClosed {
+		t.Errorf("a follower of n3 misses its master: %+v", s)
+	}
+}
+
 // TestGroupParks gives one state machine an entry that it does not know, and another one a disk that fails.
 func TestGroupParks(t *testing.T) {
 	t.Parallel()

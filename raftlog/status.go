@@ -100,14 +100,19 @@ func (r *Replica) durable() ids.Index {
 	return min(r.synced, synced)
 }
 
-// memberStatus adds the members' figures.
-func (r *Replica) memberStatus(s *Status) {
-	r.refresh()
-	second := int64(time.Second / r.cfg.Tick)
+// masterStatus adds what a follower knows of its master.
+func (r *Replica) masterStatus(s *Status) {
 	s.MasterSilent, s.MasterClosed = 0, false
 	if !r.leading {
 		s.MasterSilent, s.MasterClosed = r.since(r.masterHeard), r.masterClosed
 	}
+}
+
+// memberStatus adds the members' figures.
+func (r *Replica) memberStatus(s *Status) {
+	r.refresh()
+	second := int64(time.Second / r.cfg.Tick)
+	r.masterStatus(s)
 	list := func(members []Member, voters bool) (out []MemberStatus) {
 		for _, m := range members {
 			ms := MemberStatus{Member: m}
