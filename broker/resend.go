@@ -17,6 +17,8 @@ import (
 // No second one slips in between the look and the send: here one is at work at a time; a command that is applied before the look says that
 // all proposals before it are too, or never will be; and the message is put into a frame of the same term only, so no other master had a
 // turn meanwhile.
+//
+// Each that waits for its turn holds a worker, so at most maxResends do.
 func (r *Replica) resendDeadLetter(req *remoting.Command, pend *remoting.Pending) {
 	if !r.isMaster() {
 		r.forwardPending(req, pend)
@@ -28,6 +30,9 @@ func (r *Replica) resendDeadLetter(req *remoting.Command, pend *remoting.Pending
 	}
 	ok(pend)
 }
+
+// maxResends bounds the requests that are at work or wait for their turn: beyond it they must not hold all workers.
+const maxResends = 16
 
 func (r *Replica) resend(req *remoting.Command) error {
 	group, err := req.MustString("consumerGroup")
@@ -57,6 +62,10 @@ func (r *Replica) resend(req *remoting.Command) error {
 
 // sendAgain sends a dead letter to its group again.
 func (r *Replica) sendAgain(group string, offset ids.QueueOffset, phys ids.PhysicalOffset, force bool) error {
+	defer r.resending.Add(-1)
+	if r.resending.Add(1) > maxResends {
+		return refuse(remoting.SystemBusy, "%d dead letters are being sent again: try again", maxResends)
+	}
 	r.resends.Lock()
 	defer r.resends.Unlock()
 	term := r.term()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/ledgermq/ledgermq/broker/state"
 	"github.com/ledgermq/ledgermq/index"
@@ -129,4 +130,27 @@ func TestResendAcrossTerms(t *testing.T) {
 	l.want(0, remoting.ServiceNotAvailable, l.end(first))
 	l.want(1, remoting.Success, l.end(l.begin()))
 	l.want(1, remoting.IllegalOperation, l.end(l.begin()))
+}
+
+// Many at once, as of a client in a loop, must not hold all workers: few wait for their turn, the others are refused at once.
+func TestResendsAreBounded(t *testing.T) {
+	t.Parallel()
+	const most, at = 16, 40
+	l := newResends(t)
+	done := make(chan error, at)
+	for range at {
+		go func() { done <- l.r.sendAgain("cg", 0, l.dead, false) }()
+	}
+	for range at - most { // nothing of the log moves
+		select {
+		case err := <-done:
+			l.want(0, remoting.SystemBusy, err)
+		case <-time.After(20 * time.Second):
+			t.Fatal("more wait for their turn")
+		}
+	}
+	l.want(1, remoting.Success, l.end(done))
+	for range most - 1 {
+		l.want(1, remoting.IllegalOperation, l.end(done))
+	}
 }
