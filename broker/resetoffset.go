@@ -320,9 +320,12 @@ func (r *Replica) pullDuringReset(req *remoting.Command, pend *remoting.Pending)
 	pend.Answer(&s.resp)
 }
 
+// maxClientName bounds what a replica that passes a request on names its client: an address.
+const maxClientName = 128
+
 // clientOf names the client of a request, also of one that was forwarded.
 func clientOf(req *remoting.Command, pend *remoting.Pending) string {
-	if c, ok := req.Get(fieldClient); ok {
+	if c, ok := req.Get(fieldClient); ok && len(c) <= maxClientName {
 		return c
 	}
 	return pend.Conn().RemoteAddr().String()
@@ -343,34 +346,41 @@ func (r *Replica) knowsReset(pend *remoting.Pending, reset state.Reset) {
 	}
 }
 
-// resetsTold are the clients that know of each pending reset. Bound: maxTold resets; beyond it all are forgotten, and told again.
+// resetsTold are the clients that know of each pending reset. Bound: maxTold clients of all resets; beyond it all are forgotten, and told
+// again.
 type resetsTold struct {
-	mu  sync.Mutex
-	who map[state.Reset]map[string]bool
+	mu      sync.Mutex
+	who     map[state.Reset]map[string]bool
+	clients int // in who
 }
 
-const maxTold = 10_000
+const maxTold = 100_000
 
-// tell notes that a client knows of a reset, and tells whether it did before.
+// tell notes that a client knows of a reset, and tells whether it did before. Their names may lie in a request.
 func (t *resetsTold) tell(reset state.Reset, client string) (knew bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.who == nil || len(t.who) >= maxTold {
-		t.who = map[state.Reset]map[string]bool{}
+	if t.who[reset][client] {
+		return true
+	}
+	if t.who == nil || t.clients >= maxTold {
+		t.who, t.clients = map[state.Reset]map[string]bool{}, 0
 	}
 	clients := t.who[reset]
 	if clients == nil {
 		clients = map[string]bool{}
+		reset.Group = strings.Clone(reset.Group)
 		t.who[reset] = clients
 	}
-	knew = clients[client]
-	clients[client] = true
-	return knew
+	clients[strings.Clone(client)] = true
+	t.clients++
+	return false
 }
 
 func (t *resetsTold) forget(reset state.Reset) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.clients -= len(t.who[reset])
 	delete(t.who, reset)
 }
 
