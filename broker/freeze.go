@@ -126,7 +126,7 @@ func (r *Replica) freezePlan() freezeView {
 	case level < controller.LevelService:
 		v.Refused = fmt.Sprintf("a group can be removed from the cluster's feature level %d on, and it is %d: run `ledgermq admin cluster upgrade` when all programs are new enough", controller.LevelService, level)
 	case r.permission()&permWrite != 0:
-		v.Refused = fmt.Sprintf("group %s is not write-protected: clients would go on sending to it; set its brokerPermission to 4 first", r.group)
+		v.Refused = fmt.Sprintf("group %s is not write-protected: clients would go on sending to it; run `ledgermq admin group write-protect %s` first", r.group, r.group)
 	case age < routesKnownAfter:
 		v.Refused = fmt.Sprintf("the routes of group %s changed %v ago, and clients look at theirs every 30s: try again in %v", r.group, age.Round(time.Second), (routesKnownAfter - age).Round(time.Second))
 	}

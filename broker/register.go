@@ -34,6 +34,7 @@ type registrar struct {
 	stop context.CancelFunc // leaves the name server
 
 	order  sync.Mutex // held while a registration is built and sent: an older one must not arrive after a newer one
+	bad    map[ids.GroupID]*lasting // refusals, under order
 	mu     sync.Mutex
 	client *remoting.Client
 	gone   chan struct{} // closed when client has ended
@@ -172,14 +173,49 @@ func (g *registrar) register(ctx context.Context, r *Replica) error {
 		build = r.unregistration
 	}
 	resp, err := c.Call(ctx, build())
+	tell := err == nil && g.refused(r).note(r.now(), resp.Code != remoting.Success)
 	g.order.Unlock()
 	if err != nil {
 		return err
 	}
-	if resp.Code != remoting.Success {
-		r.log.Debug().Str("namesrv", g.addr).Str("remark", resp.Remark).Msg("a registration was refused")
+	if tell {
+		r.log.Warn().Str("namesrv", g.addr).Str("remark", resp.Remark).Msg("a name server refuses this replica's registrations: somebody has registered the group with a newer term")
 	}
 	return nil
+}
+
+// refused returns what is noted of a group's registrations. The caller holds order.
+func (g *registrar) refused(r *Replica) *lasting {
+	l := g.bad[r.gid]
+	if l == nil {
+		if g.bad == nil {
+			g.bad = map[ids.GroupID]*lasting{}
+		}
+		l = &lasting{}
+		g.bad[r.gid] = l
+	}
+	return l
+}
+
+// lasting is a trouble that is worth a word when it lasts: one refusal is what a master that was deposed meets.
+type lasting struct{ since, told time.Time }
+
+const tellRefusedEvery = time.Minute
+
+// note takes how it went now, and tells whether to say something.
+func (l *lasting) note(now time.Time, bad bool) bool {
+	switch {
+	case !bad:
+		*l = lasting{}
+		return false
+	case l.since.IsZero():
+		l.since = now
+	}
+	if now.Sub(l.since) < registerEvery || !l.told.IsZero() && now.Sub(l.told) < tellRefusedEvery {
+		return false
+	}
+	l.told = now
+	return true
 }
 
 // registration is what this replica tells the name servers now.

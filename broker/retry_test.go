@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,6 +34,23 @@ func (w *wire) back(group string, m message.Record, level string, more ...string
 func (w *wire) endOf(topic string) int64 {
 	w.t.Helper()
 	return number(w.t, w.ok(remoting.GetMaxOffset, nil, "topic", topic, "queueId", "0"), "offset")
+}
+
+// A client may send a message that says it has come as often as a number can tell: it is given back once more, and counts no further.
+func TestRetryCountEnds(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	w := c.wire(c.master("g1"), "g1")
+	w.topic("T", 1)
+	w.ok(remoting.SendMessage, []byte("often"), sendFields("T", "reconsumeTimes", "2147483647")...)
+	w.ok(remoting.UpdateAndCreateSubscriptionGroup, fmt.Appendf(nil, `{"groupName":"often","retryMaxTimes":1,%s}`, noWait))
+	if resp := w.back("often", w.next("often", "T", 0), "0"); resp.Code != remoting.Success {
+		t.Fatalf("code %d %q", resp.Code, resp.Remark)
+	}
+	resp := w.ok(remoting.PullMessage, nil, pullFields("often", "%DLQ%often", 0)...)
+	if m := records(t, resp.Body)[0]; m.ReconsumeTimes != math.MaxInt32 {
+		t.Errorf("the dead letter has count %d", m.ReconsumeTimes)
+	}
 }
 
 // With a maximum of N a message is delivered 1+N times, and is a dead letter then, at once; the origin is kept all the way.

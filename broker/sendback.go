@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"math"
 	"strings"
 
 	"github.com/ledgermq/ledgermq/broker/state"
@@ -108,7 +109,9 @@ func (r *Replica) prepareBack(req *remoting.Command) (*send, error) {
 		return nil, err
 	}
 	rec.Topic, rec.QueueID, rec.StoreHost = t.Name, 0, r.storeHost
-	rec.ReconsumeTimes++
+	if rec.ReconsumeTimes < math.MaxInt32 { // a client may have sent it with any number
+		rec.ReconsumeTimes++
+	}
 	rec.PreparedOffset = 0 // of a transaction, which is over
 	rec.SysFlag &^= message.SysTransaction
 	rec.Properties = message.DeleteProperty(rec.Properties, message.KeyTransactionPrepared)
