@@ -305,8 +305,15 @@ func pickQueue(t *state.Topic, q int32) (ids.QueueID, error) {
 	return ids.QueueID(q), nil
 }
 
-// encodeOne checks a message's properties, adds a unique key where there is none, and appends the record to p. The key that it
-// returns may lie in the request.
+// roomForCopies is how much of a message's properties its region leaves free: what the copies of a message add that waits, comes again,
+// is dead or part of a transaction. So none of them lacks anything for the region's sake.
+const roomForCopies = 512
+
+// encodeOne checks a message's properties, adds a unique key where there is none and the region where there is room, and appends the
+// record to p. The key that it returns may lie in the request.
+//
+// Java's consumers of 5.x drop the traces of what has no region. That traces are on (TRACE_ON) is what all clients take a message
+// for that does not say otherwise; so that is not stored.
 func (r *Replica) encodeOne(p *send, rec *message.Record, retry, needUnique bool) (unique string, err error) {
 	c, err := checkProperties(rec.Properties)
 	if err != nil {
@@ -332,10 +339,15 @@ func (r *Replica) encodeOne(p *send, rec *message.Record, retry, needUnique bool
 	if len(rec.Properties) > message.MaxProperties {
 		return "", refuse(remoting.MessageIllegal, "[NOT_STORED] properties of %d bytes are over the limit of %d", len(rec.Properties), message.MaxProperties)
 	}
+	more := message.PropertySize(rec.Properties, message.KeyMsgRegion, defaultRegion)
 	if len(p.recs) == 0 {
-		p.buf = slices.Grow(p.buf, rec.Size())
+		p.buf = slices.Grow(p.buf, rec.Size()+more)
 	}
-	p.buf = rec.AppendTo(p.buf)
+	if c.region || len(rec.Properties)+more > message.MaxProperties-roomForCopies {
+		p.buf = rec.AppendTo(p.buf)
+	} else {
+		p.buf = rec.AppendWith(p.buf, message.KeyMsgRegion, defaultRegion)
+	}
 	p.recs = append(p.recs, sendRecord{end: len(p.buf), tags: message.TagsCode(c.tags)})
 	return unique, nil
 }
@@ -375,13 +387,14 @@ type checked struct {
 	unique     string
 	tags       string
 	half       bool
+	region     bool // it has ours already: it was stored before
 	delays     delays
 }
 
 // checkProperties looks at each property once.
 func checkProperties(props string) (c checked, err error) {
 	c.properties = props
-	strip := false
+	popped, elsewhere := false, false
 	for k, v := range message.Properties(props) {
 		switch k {
 		case message.KeyUniqueKey:
@@ -403,11 +416,17 @@ func checkProperties(props string) (c checked, err error) {
 		case message.KeyTransactionPrepared:
 			c.half = strings.EqualFold(v, "true")
 		case message.KeyPopCk:
-			strip = true
+			popped = true
+		case message.KeyMsgRegion:
+			c.region = v == defaultRegion
+			elsewhere = elsewhere || !c.region
 		}
 	}
-	if strip {
-		c.properties = message.DeleteProperty(props, message.KeyPopCk)
+	if popped {
+		c.properties = message.DeleteProperty(c.properties, message.KeyPopCk)
+	}
+	if elsewhere {
+		c.properties, c.region = message.DeleteProperty(c.properties, message.KeyMsgRegion), false
 	}
 	return c, nil
 }

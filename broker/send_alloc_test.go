@@ -83,7 +83,7 @@ func TestSendMemoryIsClean(t *testing.T) {
 		if err != nil || len(raw) != 1 {
 			t.Fatalf("round %d: %v %v", i, raw, err)
 		}
-		want := message.Record{Topic: "T", Body: req.Body, Properties: req.GetOr("i", "")}
+		want := message.Record{Topic: "T", Body: req.Body, Properties: message.AppendProperty(req.GetOr("i", ""), message.KeyMsgRegion, defaultRegion)}
 		if i%3 == 0 {
 			continue
 		}

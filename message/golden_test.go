@@ -67,6 +67,26 @@ func TestGoldenRecords(t *testing.T) {
 	}
 }
 
+// A pair more in the bytes only is a pair more in the properties.
+func TestGoldenRegion(t *testing.T) {
+	t.Parallel()
+	want := golden(t, "record-region")
+	for _, props := range []string{"KEYS\x01k1 k2\x02TAGS\x01a\x02", "KEYS\x01k1 k2\x02TAGS\x01a"} { // the last separator may be absent
+		r := sample()
+		r.Properties = props
+		if made := r.AppendWith(nil, KeyMsgRegion, "DefaultRegion"); !bytes.Equal(made, want) || len(made) != r.Size()+PropertySize(props, KeyMsgRegion, "DefaultRegion") {
+			t.Errorf("%q: made %x\nwant %x", props, made, want)
+		}
+	}
+	for _, props := range []string{"", "a\x01b", "a\x01b\x02"} {
+		r, long := sample(), sample()
+		r.Properties, long.Properties = props, AppendProperty(props, "k", "v")
+		if made := r.AppendWith(nil, "k", "v"); !bytes.Equal(made, long.AppendTo(nil)) {
+			t.Errorf("%q: made %x\nwant %x", props, made, long.AppendTo(nil))
+		}
+	}
+}
+
 func TestGoldenBatch(t *testing.T) {
 	t.Parallel()
 	want := []BatchItem{{Flag: 5, Body: []byte("first"), Properties: "TAGS\x01a\x02"}, {Body: []byte{}}}
@@ -98,7 +118,7 @@ func TestPageShowsGoldenBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, err := filepath.Glob("testdata/*.golden")
-	if err != nil || len(files) != 4 {
+	if err != nil || len(files) != 5 {
 		t.Fatalf("%d golden files, %v", len(files), err)
 	}
 	for _, f := range files {

@@ -102,10 +102,24 @@ func AppendProperty(props, key, value string) string {
 	if ValidProperty(key, value) != nil {
 		return props
 	}
-	if props != "" && !strings.HasSuffix(props, pairSeparator) {
+	if needsSeparator(props) {
 		props += pairSeparator
 	}
 	return props + key + nameSeparator + value + pairSeparator
+}
+
+// PropertySize returns by how many bytes AppendProperty, or Record.AppendWith, makes props longer.
+func PropertySize(props, key, value string) int {
+	n := len(key) + len(nameSeparator) + len(value) + len(pairSeparator)
+	if needsSeparator(props) {
+		n += len(pairSeparator)
+	}
+	return n
+}
+
+// needsSeparator tells whether another pair needs a separator before it.
+func needsSeparator(props string) bool {
+	return props != "" && !strings.HasSuffix(props, pairSeparator)
 }
 
 // DeleteProperty returns props without the pairs of key. The other bytes stay as they are.

@@ -93,9 +93,18 @@ func (r *Record) Size() int {
 //
 // It panics when the topic is longer than 32767 bytes or the properties are longer than MaxProperties: their lengths
 // would lie. Callers check names and properties at the door.
-func (r *Record) AppendTo(dst []byte) []byte {
-	if len(r.Properties) > MaxProperties || len(r.Topic) > 32767 {
-		panic(fmt.Sprintf("message: a topic of %d and properties of %d bytes reached the encoder", len(r.Topic), len(r.Properties)))
+func (r *Record) AppendTo(dst []byte) []byte { return r.appendWith(dst, "", "", 0) }
+
+// AppendWith is AppendTo with one pair more behind the properties, in the bytes only: as with AppendProperty, but no longer string is made.
+// The pair must be one that ValidProperty lets through, and have room: see PropertySize. Size does not count it.
+func (r *Record) AppendWith(dst []byte, key, value string) []byte {
+	return r.appendWith(dst, key, value, PropertySize(r.Properties, key, value))
+}
+
+// appendWith appends the record with a pair of more bytes behind the properties, none when more is 0.
+func (r *Record) appendWith(dst []byte, key, value string, more int) []byte {
+	if len(r.Properties)+more > MaxProperties || len(r.Topic) > 32767 {
+		panic(fmt.Sprintf("message: a topic of %d and properties of %d bytes reached the encoder", len(r.Topic), len(r.Properties)+more))
 	}
 	sys := r.SysFlag &^ (SysBornHostV6 | SysStoreHostV6)
 	if isV6(r.BornHost) {
@@ -109,7 +118,7 @@ func (r *Record) AppendTo(dst []byte) []byte {
 		magic = magicV2
 	}
 	b := binary.BigEndian
-	dst = b.AppendUint32(dst, uint32(r.Size()))
+	dst = b.AppendUint32(dst, uint32(r.Size()+more))
 	dst = b.AppendUint32(dst, magic)
 	dst = b.AppendUint32(dst, bodyCRC(r.Body))
 	dst = b.AppendUint32(dst, uint32(r.QueueID))
@@ -131,8 +140,18 @@ func (r *Record) AppendTo(dst []byte) []byte {
 		dst = b.AppendUint16(dst, uint16(len(r.Topic)))
 	}
 	dst = append(dst, r.Topic...)
-	dst = b.AppendUint16(dst, uint16(len(r.Properties)))
-	return append(dst, r.Properties...)
+	dst = b.AppendUint16(dst, uint16(len(r.Properties)+more))
+	dst = append(dst, r.Properties...)
+	if more == 0 {
+		return dst
+	}
+	if needsSeparator(r.Properties) {
+		dst = append(dst, pairSeparator...)
+	}
+	dst = append(dst, key...)
+	dst = append(dst, nameSeparator...)
+	dst = append(dst, value...)
+	return append(dst, pairSeparator...)
 }
 
 // bodyCRC is CRC-32 (IEEE) without its top bit, and 0 for an empty body.

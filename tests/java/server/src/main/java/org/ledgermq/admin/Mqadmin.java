@@ -88,8 +88,8 @@ public final class Mqadmin {
                 .replaceAll("\\b\\d+\\.\\d+\\b", "DECIMAL");
             line = line.replaceAll("(commitLogOffset|storeSize)=\\d+", "$1=N").replaceAll("(CommitLog Offset:) \\d+", "$1 N")
                 .replaceAll("(physicOffset|physicSize)=\\d+", "$1=N").replaceAll("(@K@.*@)\\d+$", "$1N");
-            // Neither is how many replicas a group has, nor what a broker of RocketMQ stores with each message.
-            line = line.replaceAll("^0:\"ADDR\",$", "0:\"ADDR\"").replaceAll("(MSG_REGION=DefaultRegion|CLUSTER=DefaultCluster|TRACE_ON=true)(, )?", "")
+            // Neither is how many replicas a group has, nor what only a broker of RocketMQ stores with each message.
+            line = line.replaceAll("^0:\"ADDR\",$", "0:\"ADDR\"").replaceAll("(CLUSTER=DefaultCluster|TRACE_ON=true)(, )?", "")
                 .replace(", }", "}");
             // The frames of a stack and the words of the logging library are no behaviour.
             if (line.isEmpty() || line.startsWith("at ") || line.startsWith("... ") || line.contains(" |-") || line.contains("06FAQ")
