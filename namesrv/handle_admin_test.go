@@ -170,8 +170,8 @@ func TestNamesrvLists(t *testing.T) {
 // fakeCluster has one group g1 of slots 1 to 3, of which 3 does not vote; it elects 2 only.
 type fakeCluster struct{ master ids.Slot }
 
-func (f *fakeCluster) Controllers(context.Context) (string, string, error) {
-	return "c1-10.1.0.1:9878", "c1", nil
+func (f *fakeCluster) Controllers(context.Context) ([]ControllerPeer, string, error) {
+	return []ControllerPeer{{"c-1", "10.1.0.1:9878"}, {"c-2", "a-host:9878"}}, "c-1", nil
 }
 
 func (f *fakeCluster) Groups(context.Context) ([]ControlledGroup, error) {
@@ -196,7 +196,7 @@ func TestControllerRequests(t *testing.T) {
 	s := start(t, func(o *Options) { o.Cluster = &fakeCluster{master: 1} })
 	user := dial(t, s)
 	resp := mustOK(t, call(t, user, remoting.ControllerGetMetadataInfo, nil))
-	for field, want := range map[string]string{"controllerLeaderId": "c1", "controllerLeaderAddress": s.Addr().String(), "isLeader": "true", "peers": "c1-10.1.0.1:9878"} {
+	for field, want := range map[string]string{"controllerLeaderId": "c-1", "controllerLeaderAddress": s.Addr().String(), "isLeader": "true", "peers": "c-1:10.1.0.1:9878;c-2:a-host:9878"} {
 		if got, _ := resp.Get(field); got != want {
 			t.Errorf("%s is %q, want %q", field, got, want)
 		}
@@ -216,7 +216,7 @@ func TestControllerRequests(t *testing.T) {
 			t.Errorf("%v: code %d %q", bad, resp.Code, resp.Remark)
 		}
 	}
-	if resp := elect("brokerName", "g9", "brokerId", "2", "designateElect", "true"); resp.Code != 2008 {
+	if resp := elect("brokerName", "g9", "brokerId", "2", "designateElect", "true"); resp.Code != 2010 {
 		t.Errorf("an unknown group: code %d", resp.Code)
 	}
 	resp = mustOK(t, elect("brokerName", "g1", "brokerId", "2", "designateElect", "true"))
@@ -227,7 +227,7 @@ func TestControllerRequests(t *testing.T) {
 	if id, _ := resp.Get("masterBrokerId"); id != "2" {
 		t.Errorf("the master is %s", id)
 	}
-	if config := string(mustOK(t, call(t, user, remoting.GetControllerConfig, nil)).Body); !strings.Contains(config, "controllerDLegerPeers=c1-10.1.0.1:9878\n") {
+	if config := string(mustOK(t, call(t, user, remoting.GetControllerConfig, nil)).Body); !strings.Contains(config, "controllerDLegerPeers=c-1-10.1.0.1:9878;c-2-a-host:9878\n") {
 		t.Errorf("the configuration: %s", config)
 	}
 }

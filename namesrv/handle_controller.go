@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ledgermq/ledgermq/internal/ids"
@@ -13,11 +14,23 @@ import (
 // Cluster is what the controllers know and do, for RocketMQ's tools: they speak to a controller in the remoting protocol, which ours do not.
 // So a name server, which can be one of RocketMQ's controllers too, passes on what they ask.
 type Cluster interface {
-	// Controllers names the members, ID-HOST:PORT joined by semicolons, and the one that leads.
-	Controllers(ctx context.Context) (peers, leader string, err error)
+	// Controllers returns the members, and the id of the one that leads.
+	Controllers(ctx context.Context) (peers []ControllerPeer, leader string, err error)
 	Groups(ctx context.Context) ([]ControlledGroup, error)
 	// Elect makes the replica in a slot the master of its group; it returns when it is. An error says why it is not.
 	Elect(ctx context.Context, group string, slot ids.Slot) error
+}
+
+// ControllerPeer is one of the controllers.
+type ControllerPeer struct{ ID, Addr string }
+
+// peersText joins controllers as RocketMQ does, with a separator of ids and addresses that is not the same everywhere.
+func peersText(peers []ControllerPeer, separator string) string {
+	list := make([]string, len(peers))
+	for i, p := range peers {
+		list[i] = p.ID + separator + p.Addr
+	}
+	return strings.Join(list, ";")
 }
 
 // ControlledGroup is a broker group as the controllers know it.
@@ -62,7 +75,7 @@ func (s *Server) controllerInfo(ctx context.Context, r request) (*remoting.Comma
 	resp.Set("controllerLeaderId", leader)
 	resp.Set("controllerLeaderAddress", r.local)
 	resp.SetBool("isLeader", leader != "")
-	resp.Set("peers", peers)
+	resp.Set("peers", peersText(peers, ":"))
 	return resp, nil
 }
 
@@ -123,6 +136,7 @@ func (g *ControlledGroup) replicas() replicasJSON {
 const (
 	masterNotAvailable = 2004
 	noSuchGroup        = 2008
+	noGroupToElect     = 2010
 	electionFailed     = 2012
 )
 
@@ -199,6 +213,9 @@ func (s *Server) electMaster(ctx context.Context, r request) (*remoting.Command,
 	}
 	g, no, err := s.controlled(ctx, name)
 	if g == nil {
+		if no != nil {
+			no.Code = noGroupToElect
+		}
 		return no, err
 	}
 	if slot < 1 || slot > 255 {
@@ -229,7 +246,7 @@ func (s *Server) controllerConfig(ctx context.Context, _ request) (*remoting.Com
 		return nil, err
 	}
 	resp := remoting.NewResponse(remoting.Success, "")
-	resp.Body = fmt.Appendf(nil, "controllerDLegerPeers=%s\ncontrollerType=LedgerMQ\nenableElectUncleanMaster=false\n", peers)
+	resp.Body = fmt.Appendf(nil, "controllerDLegerPeers=%s\ncontrollerType=LedgerMQ\nenableElectUncleanMaster=false\n", peersText(peers, "-"))
 	return resp, nil
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/internal/ids"
@@ -13,19 +12,18 @@ import (
 // controlledCluster lets a name server answer for the controllers.
 type controlledCluster struct{ c *controller.Client }
 
-func (c controlledCluster) Controllers(ctx context.Context) (peers, leader string, err error) {
+func (c controlledCluster) Controllers(ctx context.Context) (peers []namesrv.ControllerPeer, leader string, err error) {
 	members, err := c.c.Members(ctx)
 	if err != nil {
-		return "", "", err
+		return nil, "", err
 	}
-	var list []string
 	for _, m := range members.GetMembers() {
-		list = append(list, m.GetId()+"-"+m.GetAddress())
+		peers = append(peers, namesrv.ControllerPeer{ID: m.GetId(), Addr: m.GetAddress()})
 		if m.GetLeader() {
 			leader = m.GetId()
 		}
 	}
-	return strings.Join(list, ";"), leader, nil
+	return peers, leader, nil
 }
 
 func (c controlledCluster) Groups(ctx context.Context) ([]namesrv.ControlledGroup, error) {
