@@ -1,6 +1,9 @@
 package conformance
 
-import "maps"
+import (
+	"maps"
+	"slices"
+)
 
 // Both systems have one group of this name: so names of brokers need no translation.
 const group = "g1"
@@ -64,9 +67,7 @@ var (
 	}
 )
 
-var (
-	resets = map[string]string{"to offset -5=MQBrokerException code 29": "limits", "clone of nothing=MQClientException code 1": "clone-nothing"}
-)
+var resets = map[string]string{"to offset -5=MQBrokerException code 29": "limits", "clone of nothing=MQClientException code 1": "clone-nothing"}
 
 var dashboard = map[string]string{"dead letter's origin": "origin-id"}
 
@@ -76,6 +77,28 @@ var javaAgain = with(stored, map[string]string{"*.property.ORIGIN_MESSAGE_ID": "
 
 // checks are what a message of RocketMQ has when it was asked for more than once.
 var checks = []string{"*.property.WAIT", "*.property.TRANSACTION_CHECK_TIMES", "*.property.TRAN_PREPARED_QUEUE_OFFSET"}
+
+// What a group that is away had pulled before it was moved back.
+var moved = map[string]string{"consumerProgress *: Consume Inflight Total": "in-flight"}
+
+// moves are the commands that move a group which is away; pause, in their middle, is where ours gets another master.
+func moves(pause ...string) []string {
+	progress := "consumerProgress -g GROUP -t TOPIC"
+	return slices.Concat([]string{
+		"updateTopic -c DefaultCluster -t TOPIC -r 1 -w 1", "await topicRoute -t TOPIC", "send TOPIC 4", "mark", "send TOPIC 2",
+		"consume TOPIC GROUP 6", "consume TOPIC GROUP-2 6", progress, "consumerProgress -g GROUP",
+		"resetOffsetByTime -g GROUP -t TOPIC -s MARK", progress,
+	}, pause, []string{
+		progress,
+		"cloneGroupOffset -s GROUP -d GROUP-2 -t TOPIC -o true", "consumerProgress -g GROUP-2 -t TOPIC",
+		"skipAccumulatedMessage -g GROUP -t TOPIC", progress,
+		"resetOffsetByTime -g GROUP -t TOPIC -s 0", progress,
+		"resetOffsetByTime -g GROUP -t TOPIC -s now", progress,
+		"resetOffsetByTime -g GROUP -t TOPIC-none -s 0", "resetOffsetByTime -g GROUP-none -t TOPIC -s 0",
+		"skipAccumulatedMessage -g GROUP-none -t TOPIC", "cloneGroupOffset -s GROUP-none -d GROUP-2 -t TOPIC -o true",
+		"consumerProgress -g GROUP-none", "consumerProgress -g GROUP-2 -t TOPIC",
+	})
+}
 
 func with(a, b map[string]string) map[string]string {
 	c := maps.Clone(a)
@@ -158,6 +181,8 @@ var cases = []Case{
 	{Client: "current", Name: "recalls through a failover", Failover: true},
 	{Client: "current", Name: "retries", Long: true, Differ: javaAgain},
 	{Client: "current", Name: "retries through a failover", Failover: true, Long: true, Differ: javaAgain},
+	{Client: "current", Name: "traces"},
+	{Client: "current", Name: "traces through a failover", Failover: true},
 	{Client: "current", Name: "survival", Long: true},
 	{Client: "current", Name: "survival through a failover", Failover: true, Long: true},
 
@@ -170,7 +195,10 @@ var cases = []Case{
 	{Client: "legacy", Name: "transactions", Differ: transactions, Vary: checks},
 	{Client: "legacy", Name: "transactions through a failover", Failover: true, Differ: transactions, Vary: checks},
 	{Client: "legacy", Name: "orderly through a failover", Failover: true},
+	{Client: "legacy", Name: "levels", Differ: levels},
+	{Client: "legacy", Name: "levels through a failover", Failover: true, Long: true, Differ: levels},
 	{Client: "legacy", Name: "retries", Long: true, Differ: javaAgain},
+	{Client: "legacy", Name: "retries through a failover", Failover: true, Long: true, Differ: javaAgain},
 	{Client: "legacy", Name: "traces"},
 	{Client: "legacy", Name: "traces through a failover", Failover: true},
 	{Client: "legacy", Name: "survival through a failover", Failover: true, Long: true},
@@ -189,6 +217,8 @@ var cases = []Case{
 		"updateTopic -c DefaultCluster -t TOPIC -r 3 -w 3", "await topicRoute -t TOPIC", "topicClusterList -t TOPIC",
 		"updateTopicPerm -c DefaultCluster -t TOPIC -p 4", "topicRoute -t TOPIC", "deleteTopic -c DefaultCluster -t TOPIC", "topicRoute -t TOPIC",
 	}},
+	{Client: "mqadmin", Name: "offsets", Commands: moves(), Differ: moved},
+	{Client: "mqadmin", Name: "offsets through a failover", Failover: true, Commands: moves("pause"), Differ: moved},
 	{Client: "mqadmin", Name: "groups", Commands: []string{"updateSubGroup -c DefaultCluster -g GROUP -r 3"}},
 	{Client: "mqadmin", Name: "messages", Commands: []string{
 		"updateTopic -c DefaultCluster -t TOPIC -r 1 -w 1", "await topicRoute -t TOPIC", "sendMessage -t TOPIC -p hello -k key -c tag -b g1 -i 0",
@@ -196,4 +226,10 @@ var cases = []Case{
 	}},
 	// It changes what everybody has to do with: so it is run alone.
 	{Client: "mqadmin", Name: "write protection through a failover", Failover: true},
+}
+
+// controllerCases are done to a RocketMQ of three brokers with a controller, and to ours, where a name server passes on what a controller is
+// asked.
+var controllerCases = []Case{
+	{Client: "mqadmin", Name: "controllers", Differ: map[string]string{"epoch of the new master": "epoch-voters"}},
 }

@@ -28,6 +28,8 @@ const variable = "LEDGERMQ_TEST_CONFORMANCE"
 var (
 	thereFlag = flag.String("there", "", "address of the name server of a running RocketMQ")
 	hereFlag  = flag.String("here", "", "address of the name server of a running LedgerMQ")
+
+	controllerFlag = flag.String("controller", "", "address of the controller of a running RocketMQ, which is replicated then")
 )
 
 // limit bounds one case on one system.
@@ -46,10 +48,12 @@ var thisRun = strconv.FormatInt(time.Now().Unix(), 36)
 
 // system is one of the two.
 type system struct {
-	name     string
-	namesrv  []string
-	dir      string
-	failover func(context.Context) error
+	name    string
+	namesrv []string
+	// controller is the address of a controller, of ours a name server's; "" of a RocketMQ without one.
+	controller string
+	dir        string
+	failover   func(context.Context) error
 
 	mu       sync.Mutex
 	programs map[string]*program
@@ -67,7 +71,7 @@ func TestConformance(t *testing.T) {
 			}
 		}
 	}
-	there, here := startBoth(t)
+	there, here := startBoth(t, false)
 	// Cases of one client follow each other; those of different clients do not wait for each other. A failover is everybody's.
 	t.Run("cases", func(t *testing.T) {
 		for _, name := range []string{"go", "official", "current", "legacy", "mqadmin"} {
@@ -90,6 +94,20 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// TestControllers has the cases for which RocketMQ has a controller and three brokers.
+func TestControllers(t *testing.T) {
+	if os.Getenv(variable) == "" {
+		t.Skipf("needs Maven and a JDK: run `make conformance`, which sets %s", variable)
+	}
+	if testing.Short() {
+		t.Skip("starts six JVMs: `make conformance` runs it, without -short")
+	}
+	there, here := startBoth(t, true)
+	for _, c := range controllerCases {
+		t.Run(c.String(), func(t *testing.T) { runCase(t, c, there, here) })
+	}
+}
+
 var rowID = regexp.MustCompile("(?m)^\\| ([a-z0-9-]+) \\| |\\(id `([a-z0-9-]+)`\\)")
 
 // divergences returns the ids of docs/divergence.md.
@@ -110,7 +128,7 @@ func divergences(t *testing.T) map[string]bool {
 func TestDivergencesHaveRows(t *testing.T) {
 	rows := divergences(t)
 	seen := make(map[string]bool)
-	for _, c := range cases {
+	for _, c := range slices.Concat(cases, controllerCases) {
 		if seen[c.String()] {
 			t.Errorf("two cases are called %v", c)
 		}
@@ -123,7 +141,8 @@ func TestDivergencesHaveRows(t *testing.T) {
 	}
 }
 
-func startBoth(t *testing.T) (there, here *system) {
+// startBoth starts the two systems. A replicated RocketMQ has three brokers, as ours, and a controller.
+func startBoth(t *testing.T, replicated bool) (there, here *system) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background()) // of the programs: they end after the cases
 	dir := t.TempDir()
@@ -141,12 +160,13 @@ func startBoth(t *testing.T) (there, here *system) {
 		there.namesrv, here.namesrv = []string{*thereFlag}, []string{*hereFlag}
 		none := func(context.Context) error { return nil }
 		there.failover, here.failover = none, none
+		there.controller, here.controller = *controllerFlag, *hereFlag
 		return there, here
 	}
 	var wg sync.WaitGroup
 	var failed [2]error
 	wg.Go(func() {
-		r, err := rocketmq.Start(ctx, rocketmq.Options{Dir: filepath.Join(dir, "rocketmq"), Group: group, Ready: 5 * time.Minute, Broker: map[string]string{
+		r, err := rocketmq.Start(ctx, rocketmq.Options{Dir: filepath.Join(dir, "rocketmq"), Group: group, Replicated: replicated, Ready: 5 * time.Minute, Broker: map[string]string{
 			// What it has switched off and we always have; and what waits for minutes waits for seconds.
 			"recallMessageEnable": "true", "traceTopicEnable": "true", "transactionCheckInterval": "3000",
 			// A machine with other things to do is no reason to refuse a request.
@@ -156,7 +176,7 @@ func startBoth(t *testing.T) (there, here *system) {
 		if failed[0] = err; err != nil {
 			return
 		}
-		there.namesrv = r.Namesrv
+		there.namesrv, there.controller = r.Namesrv, r.Controller
 		there.failover = func(context.Context) error { return nil }
 		t.Cleanup(func() {
 			if err := r.Stop(); err != nil {
@@ -169,7 +189,7 @@ func startBoth(t *testing.T) (there, here *system) {
 		if failed[1] = err; err != nil {
 			return
 		}
-		here.namesrv = c.Namesrv
+		here.namesrv, here.controller = c.Namesrv, c.Namesrv[0]
 		here.failover = func(ctx context.Context) error { return killMaster(ctx, t, c) }
 		t.Cleanup(func() {
 			if t.Failed() {
@@ -321,7 +341,7 @@ func (s *system) program(client string) (*program, error) {
 	if p := s.programs[client]; p != nil {
 		return p, nil
 	}
-	p, err := startProgram(context.Background(), client, filepath.Join(s.dir, client), s.namesrv)
+	p, err := startProgram(context.Background(), client, filepath.Join(s.dir, client), s.namesrv, s.controller)
 	if err == nil {
 		s.programs[client] = p
 	}

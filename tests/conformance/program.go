@@ -36,7 +36,7 @@ var programs = map[string]struct {
 }
 
 // startProgram starts the program of a client. It ends with ctx.
-func startProgram(ctx context.Context, client, dir string, namesrv []string) (*program, error) {
+func startProgram(ctx context.Context, client, dir string, namesrv []string, controller string) (*program, error) {
 	what := programs[client]
 	target := filepath.Join(cluster.Root(), "tests", "java", what.module, "target")
 	if _, err := os.Stat(filepath.Join(target, "classes")); err != nil {
@@ -59,7 +59,7 @@ func startProgram(ctx context.Context, client, dir string, namesrv []string) (*p
 		"-Duser.home="+dir, "-Drocketmq.home.dir="+dir, "-Drocketmq.client.logRoot="+dir,
 		"-Drocketmq.client.localOffsetStoreDir="+filepath.Join(dir, "offsets"),
 		"-cp", strings.Join(path, string(os.PathListSeparator)),
-		what.class, strings.Join(namesrv, ";"))
+		what.class, strings.Join(namesrv, ";"), controller)
 	p.cmd.Stderr = errors
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err

@@ -43,6 +43,8 @@ type Cluster struct {
 	Dir     string
 	Group   string
 	Namesrv []string
+	// Controller is the address of the controller of a replicated one.
+	Controller string
 
 	at        cluster.Place
 	next      int
@@ -114,8 +116,9 @@ func (c *Cluster) start(ctx context.Context, o Options) error {
 		}); err != nil {
 			return err
 		}
+		c.Controller = fmt.Sprintf("127.0.0.1:%d", port)
 		maps.Copy(shared, map[string]string{
-			"enableControllerMode": "true", "controllerAddr": fmt.Sprintf("127.0.0.1:%d", port), "brokerId": "-1",
+			"enableControllerMode": "true", "controllerAddr": c.Controller, "brokerId": "-1",
 			"allAckInSyncStateSet": "true", "flushDiskType": "SYNC_FLUSH", "brokerRole": "SYNC_MASTER",
 		})
 	} else {

@@ -89,6 +89,10 @@ public final class Harness {
             return prefix + "-" + suffix;
         }
 
+        String text(String name) {
+            return values.get(name);
+        }
+
         int number(String name, int otherwise) {
             return Integer.parseInt(values.getOrDefault(name, Integer.toString(otherwise)));
         }

@@ -13,12 +13,14 @@ import org.ledgermq.tests.SeenAdmin;
 /**
  * RocketMQ's own mqadmin, many commands in one process.
  *
- * <p>The argument is the name server's address. It takes lines {@code run CASE ID COMMAND…} on standard input, with tabs between, and
+ * <p>The arguments are the addresses of a name server and of a controller. It takes lines {@code run CASE ID COMMAND…} on standard input, with tabs between, and
  * prints for each command what mqadmin printed, one {@code line COMMAND TEXT} for each line of it, or {@code line COMMAND: NAME VALUE}
  * for one like that, with blanks made one and with words in the place of addresses, times and decimals; then {@code end}, or {@code
  * failed WHY}. A command with {@code await} before it is repeated while it prints an exception, for a minute; the word {@code
- * pause} is printed, and then a line {@code go} awaited. A case without commands is
- * one of {@link SeenAdmin}.
+ * pause} is printed, and then a line {@code go} awaited; {@code send TOPIC COUNT} sends so many messages to the first queue, which
+ * mqadmin's own sendMessage does once in a process; {@code consume TOPIC GROUP COUNT} lets a member of a group consume so many
+ * messages and leave; {@code mark} notes a time between what was before and what comes, which commands call {@code MARK}. A case
+ * without commands is one of {@link SeenAdmin}.
  */
 public final class Mqadmin {
     private Mqadmin() {}
@@ -31,9 +33,10 @@ public final class Mqadmin {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] words = line.split("\t");
+            long mark = 0;
             try {
                 if (words.length == 3) {
-                    SeenAdmin.run(words[1], words[2], args[0], out, in);
+                    SeenAdmin.run(words[1], words[2], args[0], args[1], out, in);
                 }
                 for (int i = 3; i < words.length; i++) {
                     if (words[i].equals("pause")) {
@@ -43,14 +46,30 @@ public final class Mqadmin {
                         }
                         continue;
                     }
+                    if (words[i].equals("mark")) {
+                        Thread.sleep(20);
+                        mark = System.currentTimeMillis();
+                        Thread.sleep(20);
+                        continue;
+                    }
+                    String[] what = words[i].split(" ");
+                    if (what[0].equals("send")) {
+                        SeenAdmin.send(args[0], what[1], Integer.parseInt(what[2]));
+                        continue;
+                    }
+                    if (what[0].equals("consume")) {
+                        SeenAdmin.consume(args[0], what[1], what[2], Integer.parseInt(what[3]));
+                        continue;
+                    }
                     boolean repeat = words[i].startsWith("await ");
-                    String command = repeat ? words[i].substring(6) : words[i];
+                    String shown = repeat ? words[i].substring(6) : words[i];
+                    String command = shown.replace("MARK", Long.toString(mark));
                     String text = run(command, err);
                     for (long end = System.nanoTime() + 60_000_000_000L; repeat && text.contains("Exception") && System.nanoTime() < end;) {
                         Thread.sleep(200);
                         text = run(command, err);
                     }
-                    show(out, command, text);
+                    show(out, shown, text);
                 }
                 out.println("end");
             } catch (Throwable e) {
@@ -91,6 +110,8 @@ public final class Mqadmin {
             // Neither is how many replicas a group has, nor what only a broker of RocketMQ stores with each message.
             line = line.replaceAll("^0:\"ADDR\",$", "0:\"ADDR\"").replaceAll("(CLUSTER=DefaultCluster|TRACE_ON=true)(, )?", "")
                 .replace(", }", "}");
+            // A remark is words; and what is on its way to a member (#Inflight of a queue) is in the total too.
+            line = line.replaceAll("(CODE: \\d+ DESC:) .*", "$1 WORDS").replaceAll("^(\\S+ \\S+ \\d+ \\d+ \\d+ \\d+) \\d+ (TIME|N/A)$", "$1 N $2");
             // The frames of a stack and the words of the logging library are no behaviour.
             if (line.isEmpty() || line.startsWith("at ") || line.startsWith("... ") || line.contains(" |-") || line.contains("06FAQ")
                 || line.matches("[1-9]\\d*:\"ADDR\",?")) {

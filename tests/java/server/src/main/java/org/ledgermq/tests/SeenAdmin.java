@@ -20,6 +20,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.protocol.body.BrokerReplicasInfo.ReplicasInfo;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.ledgermq.tests.Conformance.Seen;
@@ -37,13 +38,14 @@ public final class SeenAdmin {
             CASES.put("skips of a group that consumes" + half, SeenAdmin::skipsRunning);
         }
         CASES.put("write protection through a failover", SeenAdmin::writeProtection);
+        CASES.put("controllers", SeenAdmin::controllers);
     }
 
     private SeenAdmin() {}
 
     /** Runs a case; what it prints is as in {@link Conformance}. */
-    public static void run(String name, String id, String namesrv, PrintStream out, BufferedReader in) throws Exception {
-        Env env = new Env(namesrv, "c", Map.of("id", id));
+    public static void run(String name, String id, String namesrv, String controller, PrintStream out, BufferedReader in) throws Exception {
+        Env env = new Env(namesrv, "c", Map.of("id", id, "controller", controller));
         try {
             Conformance.Case c = CASES.get(name);
             Harness.check(c != null, "there is no case " + name);
@@ -53,12 +55,51 @@ public final class SeenAdmin {
         }
     }
 
+    /** Sends so many messages to the first queue of a topic. */
+    public static void send(String namesrv, String topic, int count) throws Exception {
+        Env env = new Env(namesrv, "c", Map.of());
+        try {
+            DefaultMQProducer p = Clients.producer(env);
+            for (int i = 0; i < count; i++) {
+                p.send(Clients.message(topic, "A", "k" + i, "m" + i), SeenSends.queue(p, topic, 0));
+            }
+        } finally {
+            env.close();
+        }
+    }
+
+    /** Lets a member of a group consume so many messages of a topic, which are all, and leave; then the broker has its offsets. */
+    public static void consume(String namesrv, String topic, String group, int count) throws Exception {
+        Env env = new Env(namesrv, "c", Map.of());
+        try {
+            DefaultMQAdminExt a = admin(env);
+            List<String> got = Collections.synchronizedList(new ArrayList<>());
+            DefaultMQPushConsumer c = listen(env, group, topic, got);
+            c.setAwaitTerminationMillisWhenShutdown(10_000);
+            Harness.await(60, count + " messages of " + topic, () -> got.size() >= count);
+            c.shutdown();
+            Harness.await(60, "the offsets of " + group, () -> {
+                try {
+                    return a.examineConsumeStats(group, topic).computeTotalDiff() == 0;
+                } catch (org.apache.rocketmq.client.exception.MQClientException | org.apache.rocketmq.client.exception.MQBrokerException e) {
+                    return false; // none yet
+                }
+            });
+        } finally {
+            env.close();
+        }
+    }
+
     private static DefaultMQAdminExt admin(Seen seen) throws Exception {
+        return admin(seen.env);
+    }
+
+    private static DefaultMQAdminExt admin(Env env) throws Exception {
         DefaultMQAdminExt a = new DefaultMQAdminExt(10_000);
-        a.setNamesrvAddr(seen.env.namesrv);
+        a.setNamesrvAddr(env.namesrv);
         a.setInstanceName("a" + System.nanoTime());
         a.start();
-        seen.env.atEnd(a::shutdown);
+        env.atEnd(a::shutdown);
         return a;
     }
 
@@ -87,8 +128,8 @@ public final class SeenAdmin {
         return between;
     }
 
-    private static DefaultMQPushConsumer listen(Seen seen, String group, String topic, List<String> got) throws Exception {
-        DefaultMQPushConsumer c = Clients.push(seen.env, group);
+    private static DefaultMQPushConsumer listen(Env env, String group, String topic, List<String> got) throws Exception {
+        DefaultMQPushConsumer c = Clients.push(env, group);
         c.setConsumeThreadMin(1);
         c.setConsumeThreadMax(1);
         c.subscribe(topic, "*");
@@ -135,7 +176,7 @@ public final class SeenAdmin {
         }
         SeenSends.create(seen, p, topic + "-aside", 1);
         for (String suffix : new String[] {"away", "clone", "other"}) { // RocketMQ's tools find a group by its retry topic, which a member makes
-            DefaultMQPushConsumer once = listen(seen, seen.env.group(suffix), topic + "-aside", new ArrayList<>());
+            DefaultMQPushConsumer once = listen(seen.env, seen.env.group(suffix), topic + "-aside", new ArrayList<>());
             Harness.await(60, "the retry topic of " + suffix, () -> {
                 try {
                     return a.examineTopicRouteInfo("%RETRY%" + seen.env.group(suffix)) != null;
@@ -214,7 +255,7 @@ public final class SeenAdmin {
         progress(seen, a, "in the end", group, topic);
         // Who comes then begins where the group was moved to.
         List<String> got = Collections.synchronizedList(new ArrayList<>());
-        listen(seen, group, topic, got);
+        listen(seen.env, group, topic, got);
         Harness.await(60, "what is behind the offset", () -> got.contains("m9"));
         seen.print("consumed", got);
     }
@@ -227,7 +268,7 @@ public final class SeenAdmin {
         String group = seen.env.group("running");
         long between = fill(seen, p, topic);
         List<String> got = Collections.synchronizedList(new ArrayList<>());
-        DefaultMQPushConsumer c = listen(seen, group, topic, got);
+        DefaultMQPushConsumer c = listen(seen.env, group, topic, got);
         Harness.await(60, "ten messages", () -> got.size() >= 10);
         seen.print("at first", got);
         persist(p, topic, c);
@@ -346,6 +387,103 @@ public final class SeenAdmin {
         });
     }
 
+    /** Asks a controller who is there, lets it make another replica master, and asks again. */
+    static void controllers(Seen seen) throws Exception {
+        DefaultMQProducer p = Clients.producer(seen.env);
+        DefaultMQAdminExt a = admin(seen);
+        String controller = seen.env.text("controller");
+        String topic = seen.env.topic();
+        SeenSends.create(seen, p, topic, 1);
+        MessageQueue q = SeenSends.queue(p, topic, 0);
+        for (int i = 0; i < 3; i++) {
+            p.send(Clients.message(topic, "A", "k", "before" + i), q);
+        }
+        seen.outcome("metadata", () -> {
+            var m = a.getControllerMetaData(controller);
+            seen.print("metadata.peers", m.getPeers().replace(m.getControllerLeaderId(), "LEADER").replaceAll(";$", ""));
+            seen.print("metadata.leader", (m.getControllerLeaderAddress() != null) + " " + m.isLeader() + " " + !m.getGroup().isEmpty());
+            return true;
+        });
+        seen.outcome("configuration", () -> {
+            var all = a.getControllerConfig(List.of(controller));
+            seen.print("configuration.unclean elections", all.values().iterator().next().getProperty("enableElectUncleanMaster"));
+            return all.size() == 1;
+        });
+        Harness.await(90, "three replicas in sync", () -> {
+            try {
+                return inSync(a, controller).getInSyncReplicas().size() == 3;
+            } catch (org.apache.rocketmq.remoting.exception.RemotingException e) {
+                return false; // a controller that is busy
+            }
+        });
+        var before = inSync(a, controller);
+        Map<Long, String> members = new TreeMap<>();
+        before.getInSyncReplicas().forEach(r -> members.put(r.getBrokerId(), r.getBrokerName() + ", alive " + r.getAlive() + ", at " + r.getBrokerAddress()));
+        seen.print("at first: in sync", members);
+        seen.print("at first: not in sync", before.getNotInSyncReplicas());
+        master(seen, a, "at first", before);
+        epochs(seen, a, "at first", before.getMasterEpoch(), 3);
+        seen.outcome("of a group that is not there", () -> !a.getInSyncStateData(controller, List.of("nobody")).getReplicasInfoTable().isEmpty());
+        seen.outcome("elected: one that is not there", () -> a.electMaster(controller, "DefaultCluster", "g1", 9L) != null);
+        seen.outcome("elected: in a group that is not there", () -> a.electMaster(controller, "DefaultCluster", "nobody", 1L) != null);
+
+        long other = before.getInSyncReplicas().stream().map(r -> r.getBrokerId()).filter(id -> !id.equals(before.getMasterBrokerId())).min(Long::compare).get();
+        try {
+            a.electMaster(controller, "DefaultCluster", "g1", other);
+        } catch (RuntimeException e) {
+            e.printStackTrace(); // it cannot read the body of RocketMQ's own answer
+        }
+        // RocketMQ's others are out of sync then, and come back one by one: so there is no look at them.
+        Harness.await(60, "the new master", () -> {
+            try {
+                var now = inSync(a, controller);
+                return now.getMasterBrokerId() == other && now.getMasterAddress().equals(master(a));
+            } catch (org.apache.rocketmq.remoting.exception.RemotingException e) {
+                return false;
+            }
+        });
+        Clients.sendUntilTaken(p, Clients.message(topic, "A", "k", "after"), q);
+        var after = inSync(a, controller);
+        master(seen, a, "after the election", after);
+        seen.print("epoch of the new master", after.getMasterEpoch() > before.getMasterEpoch() ? "another one" : "the same");
+        epochs(seen, a, "after the election", after.getMasterEpoch(), 1);
+        List<String> bodies = new ArrayList<>();
+        SeenSends.read(seen, p, q, 4).forEach(m -> bodies.add(Clients.body(m)));
+        seen.print("messages", bodies);
+    }
+
+    private static ReplicasInfo inSync(DefaultMQAdminExt a, String controller) throws Exception {
+        return a.getInSyncStateData(controller, List.of("g1")).getReplicasInfoTable().get("g1");
+    }
+
+    private static void master(Seen seen, DefaultMQAdminExt a, String key, ReplicasInfo g) throws Exception {
+        seen.print(key + ": master", g.getMasterBrokerId() + ", in the set: " + g.isExistInSync("g1", g.getMasterBrokerId(), g.getMasterAddress())
+            + ", as the name server says: " + g.getMasterAddress().equals(master(a)));
+    }
+
+    /** Prints the epochs of the master's log, or of three replicas' logs, once they reach to the newest one. */
+    private static void epochs(Seen seen, DefaultMQAdminExt a, String key, int newest, int count) throws Exception {
+        Map<Long, String> all = new TreeMap<>();
+        Harness.await(60, "the epochs", () -> {
+            all.clear();
+            for (Map.Entry<Long, String> broker : a.examineBrokerClusterInfo().getBrokerAddrTable().get("g1").getBrokerAddrs().entrySet()) {
+                if (count == 1 && broker.getKey() != 0) {
+                    continue;
+                }
+                var cache = a.getBrokerEpochCache(broker.getValue());
+                var list = cache.getEpochList();
+                boolean rising = true;
+                for (int i = 1; i < list.size(); i++) {
+                    rising &= list.get(i).getEpoch() > list.get(i - 1).getEpoch() && list.get(i).getStartOffset() == list.get(i - 1).getEndOffset();
+                }
+                all.put(cache.getBrokerId(), cache.getClusterName() + " " + cache.getBrokerName() + ", rising without gaps: " + rising + ", up to the newest: "
+                    + (!list.isEmpty() && list.get(list.size() - 1).getEpoch() == newest));
+            }
+            return all.size() == count && all.values().stream().allMatch(s -> s.endsWith("true"));
+        });
+        all.forEach((id, what) -> seen.print(key + ": epochs of broker " + id, what));
+    }
+
     /** What the dashboard asks for, page by page. */
     static void dashboard(Seen seen) throws Exception {
         DefaultMQProducer p = Clients.producer(seen.env);
@@ -376,7 +514,7 @@ public final class SeenAdmin {
             sent.add(p.send(Clients.message(topic, "A", "order" + i, "m" + i), SeenSends.queue(p, topic, i % 2)));
         }
         List<String> got = Collections.synchronizedList(new ArrayList<>());
-        DefaultMQPushConsumer c = listen(seen, group, topic, got);
+        DefaultMQPushConsumer c = listen(seen.env, group, topic, got);
         Harness.await(60, "six messages", () -> got.size() >= 6);
         String client = c.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
         seen.pauseIf();
