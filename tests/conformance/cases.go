@@ -217,8 +217,8 @@ var cases = []Case{
 		"updateTopic -c DefaultCluster -t TOPIC -r 3 -w 3", "await topicRoute -t TOPIC", "topicClusterList -t TOPIC",
 		"updateTopicPerm -c DefaultCluster -t TOPIC -p 4", "topicRoute -t TOPIC", "deleteTopic -c DefaultCluster -t TOPIC", "topicRoute -t TOPIC",
 	}},
-	{Client: "mqadmin", Name: "offsets", Commands: moves(), Differ: moved},
-	{Client: "mqadmin", Name: "offsets through a failover", Failover: true, Commands: moves("pause"), Differ: moved},
+	{Client: "mqadmin", Name: "offsets", Long: true, Commands: moves(), Differ: moved},
+	{Client: "mqadmin", Name: "offsets through a failover", Failover: true, Long: true, Commands: moves("pause"), Differ: moved},
 	{Client: "mqadmin", Name: "groups", Commands: []string{"updateSubGroup -c DefaultCluster -g GROUP -r 3"}},
 	{Client: "mqadmin", Name: "messages", Commands: []string{
 		"updateTopic -c DefaultCluster -t TOPIC -r 1 -w 1", "await topicRoute -t TOPIC", "sendMessage -t TOPIC -p hello -k key -c tag -b g1 -i 0",

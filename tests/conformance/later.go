@@ -238,24 +238,17 @@ func retryPolicies(e *Env) error {
 	return nil
 }
 
-// delays sends with each kind of delay and tells whether the message is in its queue at once.
+// delays sends with each kind of delay and tells which messages are in their queue at once: before one that is sent last.
 func delays(e *Env) error {
 	d, err := masterWithTopic(e, "1")
 	if err != nil {
 		return err
 	}
 	t := e.Topic()
-	end := func() string {
-		resp, err := d.call(30, fields{"topic", t, "queueId", "0"}, "")
-		if err != nil {
-			return err.Error()
-		}
-		return resp.GetOr("offset", "none")
-	}
+	var sent []string
 	send := func(key string, pairs ...string) {
-		before := end()
 		d.code(key, 310, d.sendFields(t, "i", properties(append(pairs, "UNIQ_KEY", uniqueKey())...)), key)
-		e.Print(key+": at once", end() != before)
+		sent = append(sent, key)
 	}
 	// Whether now is past is chance with RocketMQ.
 	d.code("milliseconds 0", 310, d.sendFields(t, "i", properties("TIMER_DELAY_MS", "0", "UNIQ_KEY", uniqueKey())), "now")
@@ -280,6 +273,26 @@ func delays(e *Env) error {
 	send("at x", "TIMER_DELIVER_MS", "x")
 	send("a level and a time", "DELAY", "5", "TIMER_DELAY_MS", "60000")
 	send("two times", "TIMER_DELAY_SEC", "60", "TIMER_DELAY_MS", "999999999999")
+	// RocketMQ puts messages into their queues in their order, and after it has answered.
+	const last = "no delay"
+	if _, err := d.call(310, d.sendFields(t, "i", properties("UNIQ_KEY", uniqueKey())), last); err != nil {
+		return err
+	}
+	here := make(map[string]bool)
+	if err := jepsen.Await(e, "the last message", func() (bool, error) {
+		list, err := d.pull(t)
+		for _, m := range list {
+			if here[string(m.Body)] = true; string(m.Body) == last {
+				return true, err
+			}
+		}
+		return false, err
+	}); err != nil {
+		return err
+	}
+	for _, key := range sent {
+		e.Print(key+": at once", here[key])
+	}
 	return nil
 }
 

@@ -112,8 +112,9 @@ public final class Mqadmin {
                 .replace(", }", "}");
             // A remark is words; and what is on its way to a member (#Inflight of a queue) is in the total too.
             line = line.replaceAll("(CODE: \\d+ DESC:) .*", "$1 WORDS").replaceAll("^(\\S+ \\S+ \\d+ \\d+ \\d+ \\d+) \\d+ (TIME|N/A)$", "$1 N $2");
-            // The frames of a stack and the words of the logging library are no behaviour.
-            if (line.isEmpty() || line.startsWith("at ") || line.startsWith("... ") || line.contains(" |-") || line.contains("06FAQ")
+            // The frames of a stack and the words of the logging library are no behaviour, and whether a member has got the queue of its retry
+            // topic before it leaves is chance.
+            if (line.isEmpty() || line.startsWith("%RETRY%") || line.startsWith("at ") || line.startsWith("... ") || line.contains(" |-") || line.contains("06FAQ")
                 || line.matches("[1-9]\\d*:\"ADDR\",?")) {
                 continue;
             }

@@ -538,6 +538,9 @@ public final class SeenAdmin {
         });
         String broker = master(a);
 
+        // A broker of RocketMQ that has just begun has no rates yet.
+        Harness.await(60, "rates", () -> !a.fetchBrokerRuntimeStats(broker).getTable().getOrDefault("putTps", "").trim().isEmpty());
+
         // The page of the cluster, and the collector that asks once a minute.
         seen.outcome("cluster", () -> {
             var info = a.examineBrokerClusterInfo();
