@@ -321,6 +321,9 @@ func offsets(e *Env) error {
 	of := func(other ...string) fields {
 		return append(fields{"consumerGroup", g, "topic", t, "queueId", "0"}, other...)
 	}
+	if _, err := d.await(t, 5); err != nil { // RocketMQ answers a send before the message is in its queue
+		return err
+	}
 	d.show("max", 30, of(), "")
 	d.show("min", 31, of(), "")
 	d.show("max of queue 9", 30, fields{"topic", t, "queueId", "9"}, "")
