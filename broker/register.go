@@ -33,7 +33,7 @@ type registrar struct {
 	kick chan struct{}
 	stop context.CancelFunc // leaves the name server
 
-	order  sync.Mutex // held while a registration is built and sent: an older one must not arrive after a newer one
+	order  sync.Mutex               // held while a registration is built and sent: an older one must not arrive after a newer one
 	bad    map[ids.GroupID]*lasting // refusals, under order
 	mu     sync.Mutex
 	client *remoting.Client
