@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -235,7 +236,7 @@ func (r *Replica) tellMaster(role *raftlog.Role) {
 	} else if asked > uint64(last.Term) {
 		reason = "the controllers named this replica"
 	}
-	r.log.Warn().Stringer("term", role.Term).Str("from", string(last.Node)).Str("to", string(r.node.o.ID)).Str("reason", reason).Msg("the mastership moved by itself")
+	r.log.Warn().Stringer("term", role.Term).Str("from", cmp.Or(string(last.Node), fmt.Sprintf("replica %d", last.Master))).Str("to", string(r.node.o.ID)).Str("reason", reason).Msg("the mastership moved by itself")
 }
 
 func (r *Replica) refuseWaiting(waiting []proposal) {

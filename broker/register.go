@@ -173,13 +173,20 @@ func (g *registrar) register(ctx context.Context, r *Replica) error {
 		build = r.unregistration
 	}
 	resp, err := c.Call(ctx, build())
-	tell := err == nil && g.refused(r).note(r.now(), resp.Code != remoting.Success)
+	tell := g.refused(r).note(r.now(), err == nil && resp.Code != remoting.Success)
+	if r.goes() {
+		delete(g.bad, r.gid)
+	}
 	g.order.Unlock()
 	if err != nil {
 		return err
 	}
 	if tell {
-		r.log.Warn().Str("namesrv", g.addr).Str("remark", resp.Remark).Msg("a name server refuses this replica's registrations: somebody has registered the group with a newer term")
+		e := r.log.Warn().Str("namesrv", g.addr).Str("remark", resp.Remark)
+		if newest := resp.GetOr(namesrv.FieldGroupTerm, ""); newest != "" {
+			e = e.Str("newest_term", newest) // that of somebody who registered this group's name
+		}
+		e.Msg("a name server refuses this replica's registrations: its clients do not find it")
 	}
 	return nil
 }

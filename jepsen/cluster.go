@@ -38,8 +38,8 @@ type ClusterOptions struct {
 	Dir    string // an empty folder for data and logs
 	Mode   Mode
 	Groups int // default 1. Group k has its preferred master on node k; at most as many as there are nodes
-	// Look, if given, returns what `admin group list --json` prints of name, state, epoch, activeEpoch, stuck, master and replicas. Without it that
-	// command is run each time, which costs tens of milliseconds of a processor.
+	// Look, if given, returns what `admin group list --json` prints of name, epoch, activeEpoch, stuck, master and replicas. Without it that
+	// command is run each time, which costs tens of milliseconds of a processor. The address is the same in each call.
 	Look func(ctx context.Context, controller string) ([]byte, error)
 }
 

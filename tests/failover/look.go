@@ -8,8 +8,8 @@ import (
 	"github.com/ledgermq/ledgermq/controller"
 )
 
-// look asks a controller for the groups in this process: a process for each question would take a processor from what is measured. Its answer
-// is that of `admin group list --json` as far as package jepsen reads it.
+// look asks a controller for the groups in this process: a process for each question would take a processor from what is measured. It answers
+// with the fields of `admin group list --json` that a measurement reads.
 type look struct {
 	mu  sync.Mutex
 	ctl *controller.Client
@@ -40,7 +40,6 @@ func (l *look) groups(ctx context.Context, addr string) ([]byte, error) {
 	}
 	type group struct {
 		Name        string    `json:"name"`
-		State       string    `json:"state"`
 		Epoch       uint32    `json:"epoch"`
 		ActiveEpoch uint32    `json:"activeEpoch"`
 		Stuck       string    `json:"stuck"`
@@ -49,7 +48,7 @@ func (l *look) groups(ctx context.Context, addr string) ([]byte, error) {
 	}
 	all := []group{}
 	for _, g := range groups {
-		v := group{Name: g.GetName(), State: g.GetState().String(), Epoch: g.GetEpoch(), ActiveEpoch: g.GetActiveEpoch(), Stuck: g.GetStuck()}
+		v := group{Name: g.GetName(), Epoch: g.GetEpoch(), ActiveEpoch: g.GetActiveEpoch(), Stuck: g.GetStuck()}
 		if m := g.GetMaster(); m != nil {
 			v.Master = &master{m.GetNodeId(), m.GetLive()}
 		}
