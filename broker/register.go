@@ -39,6 +39,7 @@ type registrar struct {
 	client *remoting.Client
 	gone   chan struct{} // closed when client has ended
 	closed bool
+	shares map[ids.GroupID]*share // of publish
 }
 
 // registerWith begins to register with the name servers of the list that are new, and leaves those that are not on it. What a name
@@ -191,6 +192,20 @@ func (g *registrar) register(ctx context.Context, r *Replica) error {
 	return nil
 }
 
+func (g *registrar) shared(r *Replica) *share {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.shares[r.gid]
+	if s == nil {
+		if g.shares == nil {
+			g.shares = map[ids.GroupID]*share{}
+		}
+		s = &share{}
+		g.shares[r.gid] = s
+	}
+	return s
+}
+
 // refused returns what is noted of a group's registrations. The caller holds order.
 func (g *registrar) refused(r *Replica) *lasting {
 	l := g.bad[r.gid]
@@ -283,14 +298,14 @@ func (n *Node) kickRegistrars() {
 }
 
 // publish registers one replica with all name servers at once and waits for them, up to a second: who created a topic finds its
-// route when the answer is there.
+// route when the answer is there. Those who wait at the same time wait for one registration.
 func (n *Node) publish(r *Replica) {
 	var wg sync.WaitGroup
 	for _, g := range n.registrarList() {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			if err := g.register(n.ctx, r); err != nil {
+			if err := g.shared(r).do(func() error { return g.register(n.ctx, r) }); err != nil {
 				n.log.Debug().Err(err).Str("namesrv", g.addr).Msg("a change of topics reaches this name server later")
 			}
 		}()
