@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ledgermq/ledgermq/broker/state"
@@ -184,6 +185,7 @@ type fireItem struct {
 func (r *Replica) planFire(f *firing, list []timer.Entry) (*fire, error) {
 	p := &fire{term: f.term, from: f.planned, at: r.now(), done: f.done}
 	now := p.at.UnixMilli()
+	dropped := map[string]int{} // by topic
 	for _, e := range list {
 		if len(p.items) > 0 && len(p.buf)+int(e.Size) > fireBytes {
 			break
@@ -210,13 +212,15 @@ func (r *Replica) planFire(f *firing, list []timer.Entry) (*fire, error) {
 				p.buf = rec.AppendTo(p.buf)
 			}
 			if it.homeless {
-				r.log.Warn().Str("topic", propertyOr(rec.Properties, message.KeyRealTopic, "")).Int64("offset", int64(e.Offset)).
-					Msg("a delayed message is due and its topic does not exist: it is dropped")
+				dropped[strings.Clone(propertyOr(rec.Properties, message.KeyRealTopic, rec.Topic))]++
 			}
 		}
 		it.end = len(p.buf)
 		p.items = append(p.items, it)
 		p.to = e.Pos
+	}
+	if len(dropped) > 0 {
+		r.log.Warn().Interface("dropped", dropped).Msg("delayed messages are due whose topics do not exist: they are dropped")
 	}
 	return p, nil
 }
