@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ledgermq/ledgermq/message"
@@ -202,6 +203,39 @@ func (c *Client) everyGroup(ctx context.Context, what string, only []string, bui
 
 // inGroups does something in each broker group, or in those named in only, one after the other.
 func (c *Client) inGroups(ctx context.Context, what string, only []string, do func(group string) error) ([]GroupResult, error) {
+	groups, err := c.groupsNow(ctx, what, only)
+	if err != nil {
+		return nil, err
+	}
+	var results []GroupResult
+	var faults []error
+	for _, g := range groups {
+		err := do(g.Group)
+		results = append(results, GroupResult{Group: g.Group, Err: err})
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: group %s: %w", what, g.Group, err))
+		}
+	}
+	return results, errors.Join(faults...)
+}
+
+// inEachGroup is inGroups for a question to all of them, atOnce at a time: one that does not answer takes no time from the others.
+func (c *Client) inEachGroup(ctx context.Context, what string, do func(g GroupInfo) error) error {
+	groups, err := c.groupsNow(ctx, what, nil)
+	if err != nil {
+		return err
+	}
+	faults := make([]error, len(groups))
+	inParallel(len(groups), func(i int) {
+		if err := do(groups[i]); err != nil {
+			faults[i] = fmt.Errorf("%s: group %s: %w", what, groups[i].Group, err)
+		}
+	})
+	return errors.Join(faults...)
+}
+
+// groupsNow are the broker groups that have registered, or those named in only; there is one at least.
+func (c *Client) groupsNow(ctx context.Context, what string, only []string) ([]GroupInfo, error) {
 	cluster, err := c.Cluster(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
@@ -214,19 +248,23 @@ func (c *Client) inGroups(ctx context.Context, what string, only []string, do fu
 	if len(cluster.Groups) == 0 {
 		return nil, fmt.Errorf("%s: no broker group has registered", what)
 	}
-	var results []GroupResult
-	var faults []error
-	for _, g := range cluster.Groups {
-		if len(only) > 0 && !slices.Contains(only, g.Group) {
-			continue
-		}
-		err := do(g.Group)
-		results = append(results, GroupResult{Group: g.Group, Err: err})
-		if err != nil {
-			faults = append(faults, fmt.Errorf("%s: group %s: %w", what, g.Group, err))
-		}
+	return slices.DeleteFunc(slices.Clone(cluster.Groups), func(g GroupInfo) bool { return len(only) > 0 && !slices.Contains(only, g.Group) }), nil
+}
+
+const atOnce = 8 // questions that one call asks at a time
+
+// inParallel calls do with 0, 1, … n-1, atOnce at a time, and waits for all.
+func inParallel(n int, do func(i int)) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for i := range n {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			do(i)
+		})
 	}
-	return results, errors.Join(faults...)
+	wg.Wait()
 }
 
 // askGroup is askMaster by a group's name alone: a change is safe to send twice.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ledgermq/ledgermq/internal/ids"
@@ -133,46 +134,69 @@ func Broadcasts(members []Member) bool {
 	return slices.ContainsFunc(members, func(m Member) bool { return m.Broadcasts })
 }
 
-// Members returns the members of a consumer group that are connected to the masters of the broker groups, by client id.
+// Members returns the members of a consumer group that are connected to the masters of the broker groups, by client id. The error joins those
+// of the broker groups; the list has what the others told.
 func (c *Client) Members(ctx context.Context, group string) ([]Member, error) {
-	cluster, err := c.Cluster(ctx)
+	var mu sync.Mutex
+	var all []Member
+	err := c.inEachGroup(ctx, "members of "+group, func(g GroupInfo) error {
+		members, err := c.membersIn(ctx, g.Group, group)
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, members...)
+		return err
+	})
+	return onceEach(all), err
+}
+
+// membersWait bounds a question for members: what else is known is worth showing without them.
+const membersWait = 3 * time.Second
+
+var errMembersWait = fmt.Errorf("no answer within %v", membersWait)
+
+// membersIn are the members of a consumer group that are connected to the master of a broker group.
+func (c *Client) membersIn(ctx context.Context, of, group string) ([]Member, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, membersWait, errMembersWait)
+	defer cancel()
+	return readMembers(c.answerOfGroup(ctx, of, membersRequest(group)))
+}
+
+func membersRequest(group string) *remoting.Command {
+	req := remoting.NewRequest(remoting.GetConsumerConnectionList)
+	req.Set("consumerGroup", group)
+	return req
+}
+
+// readMembers reads the answer to a membersRequest.
+func readMembers(resp *remoting.Command, err error) ([]Member, error) {
+	var code *CodeError
+	if errors.As(err, &code) && code.Code == remoting.ConsumerNotOnline {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	seen := map[string]Member{}
-	for _, g := range cluster.Groups {
-		addr := g.Master()
-		if addr == "" {
-			continue
-		}
-		req := remoting.NewRequest(remoting.GetConsumerConnectionList)
-		req.Set("consumerGroup", group)
-		resp, err := c.askOnce(ctx, addr, req)
-		var code *CodeError
-		if errors.As(err, &code) && code.Code == remoting.ConsumerNotOnline {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("members of %s in group %s: %w", group, g.Group, err)
-		}
-		var body struct {
-			Model       string `json:"messageModel"`
-			Connections []struct {
-				ClientID, ClientAddr, Language string
-				Subscriptions                  map[string]string
-			} `json:"connectionSet"`
-		}
-		if err := json.Unmarshal(resp.Body, &body); err != nil {
-			return nil, fmt.Errorf("members of %s in group %s: %w: %w", group, g.Group, errBadAnswer, err)
-		}
-		for _, m := range body.Connections {
-			seen[m.ClientID] = Member{m.ClientID, m.ClientAddr, m.Language, m.Subscriptions, body.Model == "BROADCASTING"}
-		}
+	var body struct {
+		Model       string `json:"messageModel"`
+		Connections []struct {
+			ClientID, ClientAddr, Language string
+			Subscriptions                  map[string]string
+		} `json:"connectionSet"`
 	}
-	all := make([]Member, 0, len(seen))
-	for _, m := range seen {
-		all = append(all, m)
+	if err := json.Unmarshal(resp.Body, &body); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBadAnswer, err)
 	}
-	slices.SortFunc(all, func(a, b Member) int { return cmp.Compare(a.ClientID, b.ClientID) })
+	var all []Member
+	for _, m := range body.Connections {
+		all = append(all, Member{m.ClientID, m.ClientAddr, m.Language, m.Subscriptions, body.Model == "BROADCASTING"})
+	}
 	return all, nil
+}
+
+// onceEach sorts members by client id, and leaves one of each: most are connected to several brokers.
+func onceEach(members []Member) []Member {
+	slices.SortFunc(members, func(a, b Member) int {
+		return cmp.Or(cmp.Compare(a.ClientID, b.ClientID), cmp.Compare(a.Address, b.Address))
+	})
+	return slices.CompactFunc(members, func(a, b Member) bool { return a.ClientID == b.ClientID })
 }

@@ -148,21 +148,18 @@ func (t *tool) showConsumer(ctx context.Context, c *cli.Context, cl *client.Clie
 		return err
 	}
 	v := consumerView{Group: c.Args().First(), Topic: c.String("topic"), Members: []string{}, Subscriptions: map[string]map[string]string{}}
-	members, err := cl.Members(ctx, v.Group)
-	if err != nil {
-		return err
-	}
+	members, unasked := cl.Members(ctx, v.Group)
 	for i, m := range members {
 		v.Members = append(v.Members, m.ClientID)
 		v.Subscriptions[m.ClientID] = m.Subscriptions
 		v.Mixed = v.Mixed || !maps.Equal(m.Subscriptions, members[max(i-1, 0)].Subscriptions)
 	}
 	if err := checkConsumerGroup(ctx, cl, v.Group, queues, v.Members); err != nil {
-		return err
+		return errors.Join(err, unasked)
 	}
 	progress, err := cl.Progress(ctx, v.Group, v.Topic)
 	if err != nil {
-		return err
+		return errors.Join(err, unasked)
 	}
 	if v.Broadcasting = client.Broadcasts(members); !v.Broadcasting {
 		v.Lag = new(int64)
@@ -182,7 +179,7 @@ func (t *tool) showConsumer(ctx context.Context, c *cli.Context, cl *client.Clie
 		}
 		v.Queues = append(v.Queues, view)
 	}
-	return t.show(c, v, func(w *tabwriter.Writer) { v.write(w) })
+	return errors.Join(t.show(c, v, func(w *tabwriter.Writer) { v.write(w) }), unasked)
 }
 
 // lagText is a lag in a table, "" when it is not known.
@@ -246,15 +243,14 @@ func checkConsumes(ctx context.Context, cl *client.Client, group, topic string) 
 	if err != nil {
 		return err
 	}
-	members, err := cl.Members(ctx, group)
-	if err != nil {
-		return err
-	}
+	members, unasked := cl.Members(ctx, group)
 	for _, m := range members {
 		topics = slices.AppendSeq(topics, maps.Keys(m.Subscriptions))
 	}
 	if slices.Contains(topics, topic) {
 		return nil
+	} else if unasked != nil {
+		return unasked
 	}
 	topics = slices.DeleteFunc(topics, message.IsRetryTopic)
 	slices.Sort(topics)

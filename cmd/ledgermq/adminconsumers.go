@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -22,10 +23,11 @@ type consumerRow struct {
 	Lag          *int64   `json:"lag,omitempty"` // in all of these; absent: it is not known
 	Broadcasting bool     `json:"broadcasting"`
 	Disabled     bool     `json:"disabled"`
+	Unsure       bool     `json:"unsure,omitempty"` // there may be further members, a broker group could not tell
 }
 
 func viewConsumer(g *client.ConsumerGroup) consumerRow {
-	r := consumerRow{Name: g.Name, Members: []string{}, Topics: append([]string{}, g.Topics...), Lag: g.Lag, Broadcasting: client.Broadcasts(g.Members), Disabled: g.Disabled}
+	r := consumerRow{Name: g.Name, Members: []string{}, Topics: append([]string{}, g.Topics...), Lag: g.Lag, Broadcasting: client.Broadcasts(g.Members), Disabled: g.Disabled, Unsure: g.Unsure}
 	for _, m := range g.Members {
 		r.Members = append(r.Members, m.ClientID)
 	}
@@ -36,12 +38,21 @@ func (r *consumerRow) state() string {
 	switch {
 	case r.Disabled:
 		return "disabled"
+	case len(r.Members) == 0 && r.Unsure:
+		return "not known"
 	case len(r.Members) == 0:
 		return "no member"
 	case r.Broadcasting:
 		return "broadcasts"
 	}
 	return "consumes"
+}
+
+func (r *consumerRow) memberCount() string {
+	if r.Unsure {
+		return fmt.Sprintf("%d or more", len(r.Members))
+	}
+	return strconv.Itoa(len(r.Members))
 }
 
 func (t *tool) listConsumers(ctx context.Context, c *cli.Context, cl *client.Client) error {
@@ -59,7 +70,7 @@ func (t *tool) listConsumers(ctx context.Context, c *cli.Context, cl *client.Cli
 		row(w, "CONSUMER GROUP", "MEMBERS", "LAG", "STATE", "TOPICS")
 		for _, r := range list {
 			topics := slices.DeleteFunc(slices.Clone(r.Topics), message.IsRetryTopic)
-			row(w, r.Name, len(r.Members), lagText(r.Lag), r.state(), strings.Join(topics, " "))
+			row(w, r.Name, r.memberCount(), lagText(r.Lag), r.state(), strings.Join(topics, " "))
 		}
 	}), err)
 }
@@ -84,21 +95,16 @@ func (t *tool) deleteConsumer(ctx context.Context, c *cli.Context, cl *client.Cl
 	if message.IsSystemGroup(name) {
 		return usagef("%s is a group of the brokers' own: they make it again", name)
 	}
-	groups, err := cl.ConsumerGroups(ctx)
+	g, there, err := cl.ConsumerGroup(ctx, name)
 	if err != nil {
 		return err
-	}
-	i := slices.IndexFunc(groups, func(g client.ConsumerGroup) bool { return g.Name == name })
-	g := client.ConsumerGroup{Name: name}
-	if i >= 0 {
-		g = groups[i]
 	}
 	retries, retryTopic, err1 := messagesIn(ctx, cl, message.RetryTopic(name))
 	dead, deadTopic, err2 := messagesIn(ctx, cl, message.DLQTopic(name))
 	switch {
 	case err1 != nil || err2 != nil:
 		return errors.Join(err1, err2)
-	case i < 0 && !(c.Bool("topics") && (retryTopic || deadTopic)):
+	case !there && !(c.Bool("topics") && (retryTopic || deadTopic)):
 		return noConsumerGroup(name)
 	}
 	r := viewConsumer(&g)

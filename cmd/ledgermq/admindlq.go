@@ -104,7 +104,10 @@ func checkDeadLetterGroup(ctx context.Context, cl *client.Client, group string) 
 			return err
 		}
 	}
-	if members, err := cl.Members(ctx, group); err != nil || len(members) > 0 {
+	members, err := cl.Members(ctx, group)
+	if len(members) > 0 {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	if topics, err := cl.ConsumedTopics(ctx, group); len(topics) > 0 {
