@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/remoting"
@@ -70,26 +71,53 @@ func (c *Client) Transactions(ctx context.Context, q TransactionQuery) ([]Transa
 	return all, err
 }
 
+// AmbiguousPlaceError is returned when an offset message id has the address of no broker group, as when replicas are known by a name or have
+// moved, and there are several: then the place in a log that it names is one in each.
+type AmbiguousPlaceError struct {
+	MessageID string
+	Pending   []Transaction // at this place
+}
+
+func (e *AmbiguousPlaceError) Error() string {
+	names := make([]string, len(e.Pending))
+	for i, x := range e.Pending {
+		names[i] = fmt.Sprintf("%s/%d", x.Group, x.Number)
+	}
+	return fmt.Sprintf("the message id %s has the address of no broker group, so it may be of any: pending at its place of a log is %s; look whether it is the one, by that name",
+		e.MessageID, strings.Join(names, ", "))
+}
+
 // TransactionsOf returns the pending transactions whose message has an id: a unique id, or an offset message id as it was given to the
-// producer, which names a broker group and a place in its log. There is one at most, but for producers that give ids of their own.
+// producer, which names a broker group and a place in its log. There is one at most, but for producers that give ids of their own. The error
+// is an *AmbiguousPlaceError when it cannot be told which broker group is named; then the list is empty.
 func (c *Client) TransactionsOf(ctx context.Context, messageID string) ([]Transaction, error) {
 	host, off, notPlace := message.ParseOffsetMessageID(messageID)
-	cluster, err := c.Cluster(ctx)
+	groups, err := c.groupsNow(ctx, "list transactions", nil)
 	if err != nil {
 		return nil, err
 	}
-	// Whoever has the address now is the group that stored it. A replica may have moved away since: then any group may be.
+	// Whoever has the address now is the group that stored it, and it is the only group where there is one.
 	at := ""
-	for _, g := range cluster.Groups {
-		if notPlace == nil && slices.ContainsFunc(g.Replicas, func(r Replica) bool { return r.Addr == host.String() }) {
+	for _, g := range groups {
+		if len(groups) == 1 || slices.ContainsFunc(g.Replicas, func(r Replica) bool { return r.Addr == host.String() }) {
 			at = g.Group
 		}
 	}
 	all, err := c.Transactions(ctx, TransactionQuery{})
-	return slices.DeleteFunc(all, func(x Transaction) bool {
-		placed := notPlace == nil && x.Offset == int64(off) && (at == "" || at == x.Group)
-		return x.MessageID != messageID && !placed
-	}), err
+	var found, there []Transaction
+	for _, x := range all {
+		placed := notPlace == nil && x.Offset == int64(off)
+		switch {
+		case x.MessageID == messageID || placed && at == x.Group:
+			found = append(found, x)
+		case placed && at == "":
+			there = append(there, x)
+		}
+	}
+	if len(found) == 0 && len(there) > 0 {
+		err = errors.Join(&AmbiguousPlaceError{MessageID: messageID, Pending: there}, err)
+	}
+	return found, err
 }
 
 // Transaction returns one pending transaction with its body. ok is false when it is not pending.
