@@ -119,14 +119,22 @@ func (t *tool) deleteConsumer(ctx context.Context, c *cli.Context, cl *client.Cl
 	if err != nil || !c.Bool("topics") {
 		return t.reportGroups(c, results, err)
 	}
-	for topic, there := range map[string]bool{message.RetryTopic(name): retryTopic, message.DLQTopic(name): deadTopic} {
-		if there {
-			if _, err := cl.DeleteTopic(ctx, topic); err != nil {
-				return fmt.Errorf("consumer group %s is deleted, but not topic %s: %w", name, topic, err)
-			}
-		}
+	var faults []error
+	if retryTopic {
+		faults = append(faults, deleteTopicOf(ctx, cl, name, message.RetryTopic(name)))
 	}
-	return t.reportGroups(c, results, nil)
+	if deadTopic {
+		faults = append(faults, deleteTopicOf(ctx, cl, name, message.DLQTopic(name)))
+	}
+	return t.reportGroups(c, results, errors.Join(faults...))
+}
+
+// deleteTopicOf deletes a topic of a consumer group that is deleted.
+func deleteTopicOf(ctx context.Context, cl *client.Client, group, topic string) error {
+	if _, err := cl.DeleteTopic(ctx, topic); err != nil {
+		return fmt.Errorf("consumer group %s is deleted, but not topic %s: %w", group, topic, err)
+	}
+	return nil
 }
 
 func (v *consumerGoing) write(w *tabwriter.Writer) {
