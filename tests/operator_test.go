@@ -2,7 +2,10 @@ package tests
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -67,25 +70,60 @@ func (o *operator) read(out string, into any) {
 	}
 }
 
-// join is a member of a consumer group that is connected to the master, until leave.
-func (o *operator) join(group, topic string) (leave func()) {
-	o.Helper()
-	master, err := o.c.Member(masterOf(o.T, o.c, "g1"))
-	if err != nil {
-		o.Fatal(err)
+// master returns the node of g1's living master, "" when there is none or it is not told.
+func (o *operator) master() string {
+	var list []groupInfo
+	if err := o.c.AdminJSON(within(o.T, 20*time.Second), &list, "group", "list"); err != nil {
+		o.Log(err)
+		return ""
 	}
-	ctx := within(o.T, time.Minute)
-	wire, err := remoting.Dial(ctx, o.c.At(master.Ports["client:g1"]), remoting.ClientOptions{})
-	if err != nil {
-		o.Fatal(err)
+	for _, g := range list {
+		if g.Name == "g1" && g.Master != nil && g.Master.Live {
+			return g.Master.Node
+		}
 	}
-	req := remoting.NewRequest(remoting.HeartBeat)
-	req.Body = fmt.Appendf(nil, `{"clientID":"m1","consumerDataSet":[{"groupName":%q,"consumeType":"CONSUME_PASSIVELY","messageModel":"CLUSTERING",
+	return ""
+}
+
+// join makes a member of a consumer group. Each beat is a heartbeat to the master of that moment; leave ends its connections, as the test's end
+// does.
+func (o *operator) join(group, topic string) (beat func() error, leave func()) {
+	wires := map[string]*remoting.Client{}
+	leave = func() {
+		for _, w := range wires {
+			w.Close()
+		}
+		clear(wires)
+	}
+	o.Cleanup(leave)
+	body := fmt.Appendf(nil, `{"clientID":"m1","consumerDataSet":[{"groupName":%q,"consumeType":"CONSUME_PASSIVELY","messageModel":"CLUSTERING",
 		"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET","subscriptionDataSet":[{"topic":%q,"subString":"*","subVersion":1,"expressionType":"TAG"}]}]}`, group, topic)
-	if resp, err := wire.Call(ctx, req); err != nil || resp.Code != remoting.Success {
-		o.Fatalf("a heartbeat: %v, %v", resp, err)
+	beat = func() error {
+		node := o.master()
+		if node == "" {
+			return errors.New("there is no master")
+		}
+		member, err := o.c.Member(node)
+		if err != nil {
+			return err
+		}
+		ctx := within(o.T, 10*time.Second)
+		addr := o.c.At(member.Ports["client:g1"])
+		if w := wires[addr]; w == nil || w.Closed() {
+			if w, err = remoting.Dial(ctx, addr, remoting.ClientOptions{}); err != nil {
+				return err
+			}
+			wires[addr] = w
+		}
+		req := remoting.NewRequest(remoting.HeartBeat)
+		req.Body = body
+		resp, err := wires[addr].Call(ctx, req)
+		if err == nil && resp.Code != remoting.Success {
+			err = fmt.Errorf("a heartbeat: %+v", resp)
+		}
+		return err
 	}
-	return wire.Close
+	return beat, leave
 }
 
 // A pending transaction is found by either id of its message. Of several that are named, one that has ended keeps none of the others from
@@ -255,16 +293,31 @@ func (o *operator) consumers() {
 		Lag             *int64
 		Disabled        bool
 	}
-	find := func(name string) *listed {
-		o.Helper()
+	look := func(name string) (*listed, error) {
 		var all []listed
-		o.read(o.ok("consumer", "list", "--json"), &all)
+		err := o.c.AdminJSON(within(o.T, time.Minute), &all, "consumer", "list")
 		for i := range all {
 			if all[i].Name == name {
-				return &all[i]
+				return &all[i], err
 			}
 		}
-		return nil
+		return nil, err
+	}
+	find := func(name string) *listed {
+		o.Helper()
+		g, err := look(name)
+		if err != nil {
+			o.Fatal(err)
+		}
+		return g
+	}
+	members := func(name string, want int, err error) (bool, error) { // an error is one of this moment
+		g, fault := look(name)
+		if err = errors.Join(err, fault); err != nil {
+			o.Log(err)
+			return false, nil
+		}
+		return g != nil && len(g.Members) == want, nil
 	}
 	if g := find("eaters"); g == nil || g.Lag == nil || *g.Lag != 2 || !slices.Equal(g.Topics, []string{"Fruit"}) || len(g.Members) != 0 || g.Disabled {
 		o.Errorf("the group that has an offset: %+v", g)
@@ -277,11 +330,11 @@ func (o *operator) consumers() {
 	}
 
 	o.refuses(1, "there is no consumer group nobody", "consumer", "delete", "nobody", "--yes")
-	leave := o.join("eaters", "Fruit")
-	eventually(o.T, time.Minute, "a member", func() (bool, error) { g := find("eaters"); return g != nil && len(g.Members) == 1, nil })
+	beat, leave := o.join("eaters", "Fruit")
+	eventually(o.T, time.Minute, "a member", func() (bool, error) { return members("eaters", 1, beat()) })
 	o.refuses(1, "consumer group eaters has 1 member, ", "consumer", "delete", "eaters", "--yes")
 	leave()
-	eventually(o.T, time.Minute, "the member's end", func() (bool, error) { g := find("eaters"); return g != nil && len(g.Members) == 0, nil })
+	eventually(o.T, time.Minute, "the member's end", func() (bool, error) { return members("eaters", 0, nil) })
 
 	var going struct {
 		Topics      []string
@@ -312,36 +365,91 @@ func (o *operator) consumers() {
 	}
 }
 
-// With the log level that dev has by itself, the log has a line of a master that moved by itself, on the node that leads then, and none of
-// one that an operator moved.
-func (o *operator) movedMaster() {
-	// moves are the lines of moves from a node to another one, of any where to is "".
-	moves := func(from, to string) (lines []string) {
-		for line := range strings.Lines(o.c.Logs()) {
-			var l struct{ Level, Node, From, To, Reason, Message string }
-			if json.Unmarshal([]byte(line), &l) == nil && l.Message == "the mastership moved by itself" && l.From == from && (to == "" || l.To == to) {
-				if lines = append(lines, line); l.Level != "warn" || l.Node != l.To || l.Reason == "" {
+// moveLine is a line of a log that tells of a master that moved by itself.
+type moveLine struct {
+	Level, Node, From, To, Reason, Message string
+	Time                                   time.Time
+}
+
+// moves are these lines, of all logs from their beginning, by their text.
+func (o *operator) moves() map[string]moveLine {
+	o.Helper()
+	logs, err := filepath.Glob(filepath.Join(o.c.Dir, "log", "*.log"))
+	if err != nil || len(logs) == 0 {
+		o.Fatalf("there are no logs: %v", err)
+	}
+	all := map[string]moveLine{}
+	for _, name := range logs {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			o.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			var l moveLine
+			if json.Unmarshal([]byte(line), &l) == nil && l.Message == "the mastership moved by itself" {
+				if all[line] = l; l.Level != "warn" || l.Node != l.To || l.Reason == "" {
 					o.Errorf("the log says %s", line)
 				}
 			}
 		}
-		return lines
 	}
-	node := masterOf(o.T, o.c, "g1")
-	for tries := 3; ; tries-- { // on a busy machine one may move by itself too
-		to := map[string]string{"n1": "n2", "n2": "n3", "n3": "n1"}[node]
-		before := len(moves(node, to))
+	return all
+}
+
+// With the log level that dev has by itself, the log has a line of a master that moved by itself, on the node that leads then, and none of
+// one that an operator moved. On a busy machine one may move by itself at any time: then what was done says nothing, and is done again.
+func (o *operator) movedMaster() {
+	const tries = 3
+	var told func() bool // of the operator's move, that it was by itself
+	for try := 1; ; try++ {
+		before, from := o.moves(), masterOf(o.T, o.c, "g1")
+		to := map[string]string{"n1": "n2", "n2": "n3", "n3": "n1"}[from]
 		o.ok("elect", "g1", "--node", to)
-		lines := moves(node, to)
-		if node = masterOf(o.T, o.c, "g1"); len(lines) == before && node == to {
+		now, end := masterOf(o.T, o.c, "g1"), time.Now()
+		told = func() bool {
+			for line, l := range o.moves() {
+				if _, old := before[line]; !old && l.From == from && l.To == to && l.Time.Before(end) {
+					return true
+				}
+			}
+			return false
+		}
+		if now == to && !told() {
 			break
 		}
-		if tries == 0 {
-			o.Fatalf("an operator moved the master, and the log tells that it moved by itself: %q", lines)
+		if try == tries {
+			o.Fatalf("an operator moved the master, and the log tells that it moved by itself: %v", o.moves())
 		}
 	}
-	before := len(moves(node, ""))
+	for try := 1; !o.killMaster(); try++ {
+		if try == tries {
+			o.Fatalf("the master had moved whenever it was to be killed: %v", o.moves())
+		}
+	}
+	if told() {
+		o.Errorf("the log tells of an operator's move that it was by itself: %v", o.moves())
+	}
+}
+
+// killMaster kills the master and waits for the line that tells of its move. It returns false when the node was not the master any more.
+func (o *operator) killMaster() (told bool) {
+	before := o.moves()
+	node := masterOf(o.T, o.c, "g1")
 	kill(o.T, o.c, node)
-	eventually(o.T, time.Minute, "a line of the move from "+node, func() (bool, error) { return len(moves(node, "")) > before, nil })
+	eventually(o.T, time.Minute, "a line of the move from "+node, func() (bool, error) {
+		now := o.master()
+		var last moveLine
+		for line, l := range o.moves() {
+			if _, old := before[line]; !old && l.From == node {
+				told = true
+			}
+			if l.Time.After(last.Time) {
+				last = l
+			}
+		}
+		away := now != "" && now != node && last.To == now // the present master's move is told, and was from another node or before
+		return told || away, nil
+	})
 	restart(o.T, o.c, node)
+	return told
 }
