@@ -212,6 +212,7 @@ type send struct {
 	dropped bool              // its topic was deleted before it was applied
 	half    *state.HalfPrefix // of the one record, which is a half message; nil in other sends
 	term    ids.Term          // when not 0 it is for a frame of that term only
+	bare    bool              // its messages get no region
 
 	later    later  // when it is to be delivered; set before its only record is encoded it counts before the record's properties
 	timerKey uint32 // with later, for a recall

@@ -1,11 +1,15 @@
 package broker_test
 
 import (
+	"bytes"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/commitlog"
 	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/remoting"
 )
@@ -105,6 +109,74 @@ func TestRegionWithoutRoom(t *testing.T) {
 				if resp := w.back("cg", got, "0"); resp.Code != remoting.Success {
 					t.Errorf("%d bytes left: handed back: code %d %q", left, resp.Code, resp.Remark)
 				}
+			}
+		}
+	}
+}
+
+// A batch that a frame has room for is not refused for its regions' sake: where it has room for the messages alone, none has a region.
+func TestRegionOfBigBatch(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	w := c.wire(c.master("g1"), "g1")
+	const limit = 5 << 20 // of the records of one send
+	const props = "UNIQ_KEY\x01K\x02"
+	region := message.PropertySize(props, message.KeyMsgRegion, "DefaultRegion")
+	host := netip.MustParseAddrPort("127.0.0.1:1")
+	// space is what a message takes in the log.
+	space := func(body, more int) int {
+		r := message.Record{Topic: "T0", Body: make([]byte, body), BornHost: host, StoreHost: host, Properties: props}
+		return commitlog.RecordSpace(state.MessagePrefixSize + r.Size() + more)
+	}
+	const small = 256
+	for i, tc := range []struct {
+		what         string
+		more         int // bytes of each message that count
+		over         int // the limit
+		taken, bears bool
+	}{
+		{"all that fits with regions", region, 0, true, true},
+		{"one byte more than fits with regions", region, 1, true, false},
+		{"all that fits without regions", 0, 0, true, false},
+		{"one byte more than fits without regions", 0, 1, false, false},
+	} {
+		topic := fmt.Sprintf("T%d", i)
+		w.topic(topic, 1)
+		n := limit/space(small, tc.more) - 8
+		last := 0 // the body of the last message fills what is left
+		for n*space(small, tc.more)+space(last+1, tc.more) <= limit {
+			last++
+		}
+		last += tc.over
+		var body []byte
+		for j := range n + 1 {
+			size := small
+			if j == n {
+				size = last
+			}
+			body = message.AppendBatchItem(body, message.BatchItem{Body: bytes.Repeat([]byte("x"), size), Properties: props})
+		}
+		resp := w.call(remoting.SendBatchMessage, body, "a", "pg", "b", topic, "c", "TBW102", "d", "4", "e", "0", "f", "0", "g", "0", "h", "0", "i", "", "m", "true")
+		if !tc.taken {
+			if resp.Code != remoting.MessageIllegal {
+				t.Errorf("%s: code %d %q, want %d", tc.what, resp.Code, resp.Remark, remoting.MessageIllegal)
+			}
+			continue
+		}
+		if resp.Code != remoting.Success {
+			t.Errorf("%s: %d messages, %d bytes: code %d %q", tc.what, n+1, len(body), resp.Code, resp.Remark)
+			continue
+		}
+		want := props
+		if tc.bears {
+			want = message.AppendProperty(props, message.KeyMsgRegion, "DefaultRegion")
+		}
+		if end := w.endOf(topic); end != int64(n+1) {
+			t.Errorf("%s: %d messages in the queue, want %d", tc.what, end, n+1)
+		}
+		for _, offset := range []int{0, n / 2, n} {
+			if got := w.next("cg", topic, int64(offset)); got.Properties != want {
+				t.Errorf("%s: message %d has the properties %q, want %q", tc.what, offset, got.Properties, want)
 			}
 		}
 	}

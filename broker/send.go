@@ -343,7 +343,7 @@ func (r *Replica) encodeOne(p *send, rec *message.Record, retry, needUnique bool
 	if len(p.recs) == 0 {
 		p.buf = slices.Grow(p.buf, rec.Size()+more)
 	}
-	if c.region || len(rec.Properties)+more > message.MaxProperties-roomForCopies {
+	if p.bare || c.region || len(rec.Properties)+more > message.MaxProperties-roomForCopies {
 		p.buf = rec.AppendTo(p.buf)
 	} else {
 		p.buf = rec.AppendWith(p.buf, message.KeyMsgRegion, defaultRegion)
@@ -352,11 +352,29 @@ func (r *Replica) encodeOne(p *send, rec *message.Record, retry, needUnique bool
 	return unique, nil
 }
 
-// encodeBatch unrolls the body of a batch into records with consecutive queue offsets.
+// encodeBatch unrolls the body of a batch into records with consecutive queue offsets. When it is their regions that are too much for a
+// frame, none gets one.
 func (r *Replica) encodeBatch(p *send, rec *message.Record, body []byte, retry bool) error {
 	if retry {
 		return refuse(remoting.MessageIllegal, "[NOT_STORED] a batch cannot go to a retry topic")
 	}
+	if err := r.encodeItems(p, rec, body); err != nil {
+		return err
+	}
+	if p.space() > maxSendSpace {
+		p.buf, p.recs, p.bare = p.buf[:0], p.recs[:0], true
+		if err := r.encodeItems(p, rec, body); err != nil {
+			return err
+		}
+	}
+	if p.space() > maxSendSpace {
+		return refuse(remoting.MessageIllegal, "[NOT_STORED] a batch of %d messages and %d bytes is over the limit of one frame", len(p.recs), len(p.buf))
+	}
+	return nil
+}
+
+// encodeItems appends a record for each message of a batch.
+func (r *Replica) encodeItems(p *send, rec *message.Record, body []byte) error {
 	for item, err := range message.SplitBatch(body) {
 		if err != nil {
 			return err
@@ -371,9 +389,6 @@ func (r *Replica) encodeBatch(p *send, rec *message.Record, body []byte, retry b
 	}
 	if len(p.recs) == 0 {
 		return refuse(remoting.MessageIllegal, "[NOT_STORED] the batch is empty")
-	}
-	if p.space() > maxSendSpace {
-		return refuse(remoting.MessageIllegal, "[NOT_STORED] a batch of %d messages and %d bytes is over the limit of one frame", len(p.recs), len(p.buf))
 	}
 	return nil
 }
