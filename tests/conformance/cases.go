@@ -78,8 +78,12 @@ var javaAgain = with(stored, map[string]string{"*.property.ORIGIN_MESSAGE_ID": "
 // checks are what a message of RocketMQ has when it was asked for more than once.
 var checks = []string{"*.property.WAIT", "*.property.TRANSACTION_CHECK_TIMES", "*.property.TRAN_PREPARED_QUEUE_OFFSET"}
 
-// What a group that is away had pulled before it was moved back.
-var moved = map[string]string{"consumerProgress *: Consume Inflight Total": "in-flight"}
+// What a group that is away had pulled before it was moved back, and the remark to a group that is not there.
+var moved = map[string]string{
+	"consumerProgress *: Consume Inflight Total":                                                                "in-flight",
+	`resetOffsetByTime -g G-CASE-g-none *: DESC=consumer group "G-CASE-g-none" does not exist in group g1`:      "remarks",
+	`skipAccumulatedMessage -g G-CASE-g-none *: DESC=consumer group "G-CASE-g-none" does not exist in group g1`: "remarks",
+}
 
 // moves are the commands that move a group which is away; pause, in their middle, is where ours gets another master.
 func moves(pause ...string) []string {

@@ -15,7 +15,8 @@ import org.ledgermq.tests.SeenAdmin;
  *
  * <p>The arguments are the addresses of a name server and of a controller. It takes lines {@code run CASE ID COMMAND…} on standard input, with tabs between, and
  * prints for each command what mqadmin printed, one {@code line COMMAND TEXT} for each line of it, or {@code line COMMAND: NAME VALUE}
- * for one like that, with blanks made one and with words in the place of addresses, times and decimals; then {@code end}, or {@code
+ * for one like that, with blanks made one and with words in the place of addresses, times and decimals, and with the remark of
+ * a refusal, which is words, by itself: {@code line COMMAND: DESC REMARK}; then {@code end}, or {@code
  * failed WHY}. A command with {@code await} before it is repeated while it prints an exception, for a minute; the word {@code
  * pause} is printed, and then a line {@code go} awaited; {@code send TOPIC COUNT} sends so many messages to the first queue, which
  * mqadmin's own sendMessage does once in a process; {@code consume TOPIC GROUP COUNT} lets a member of a group consume so many
@@ -110,13 +111,19 @@ public final class Mqadmin {
             // Neither is how many replicas a group has, nor what only a broker of RocketMQ stores with each message.
             line = line.replaceAll("^0:\"ADDR\",$", "0:\"ADDR\"").replaceAll("(CLUSTER=DefaultCluster|TRACE_ON=true)(, )?", "")
                 .replace(", }", "}");
-            // A remark is words; and what is on its way to a member (#Inflight of a queue) is in the total too.
-            line = line.replaceAll("(CODE: \\d+ DESC:) .*", "$1 WORDS").replaceAll("^(\\S+ \\S+ \\d+ \\d+ \\d+ \\d+) \\d+ (TIME|N/A)$", "$1 N $2");
+            if (command.startsWith("consumerProgress ")) { // what of a queue is on its way to a member (#Inflight) is in the total too
+                line = line.replaceAll("^(\\S+ \\S+ \\d+ \\d+ \\d+ \\d+) \\d+ (TIME|N/A)$", "$1 N $2");
+            }
             // The frames of a stack and the words of the logging library are no behaviour, and whether a member has got the queue of its retry
             // topic before it leaves is chance.
             if (line.isEmpty() || line.startsWith("%RETRY%") || line.startsWith("at ") || line.startsWith("... ") || line.contains(" |-") || line.contains("06FAQ")
                 || line.matches("[1-9]\\d*:\"ADDR\",?")) {
                 continue;
+            }
+            int desc = line.indexOf(" DESC: ");
+            if (desc > 0 && line.substring(0, desc).matches(".*\\bCODE: \\d+")) {
+                out.println("line\t" + command + ": DESC\t" + line.substring(desc + 7));
+                line = line.substring(0, desc);
             }
             int colon = line.indexOf(": ");
             if (colon > 0 && colon < 40 && line.indexOf('[') < 0) {
