@@ -11,6 +11,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
+import java.util.function.Consumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -68,21 +69,22 @@ public final class SeenAdmin {
         }
     }
 
-    /** Lets a member of a group consume so many messages of a topic, which are all, and leave; then the broker has its offsets. */
+    /** Lets a member of a group consume a topic's messages, of which there are so many, and leave; then the broker has its offsets. */
     public static void consume(String namesrv, String topic, String group, int count) throws Exception {
         Env env = new Env(namesrv, "c", Map.of());
         try {
             DefaultMQAdminExt a = admin(env);
-            List<String> got = Collections.synchronizedList(new ArrayList<>());
-            DefaultMQPushConsumer c = listen(env, group, topic, got);
+            Set<String> got = Collections.synchronizedSet(new TreeSet<>()); // a message may come twice
+            DefaultMQPushConsumer c = listen(env, group, topic, m -> got.add(m.getQueueId() + " @" + m.getQueueOffset()));
             c.setAwaitTerminationMillisWhenShutdown(10_000);
             Harness.await(60, count + " messages of " + topic, () -> got.size() >= count);
             c.shutdown();
             Harness.await(60, "the offsets of " + group, () -> {
                 try {
                     return a.examineConsumeStats(group, topic).computeTotalDiff() == 0;
-                } catch (org.apache.rocketmq.client.exception.MQClientException | org.apache.rocketmq.client.exception.MQBrokerException e) {
-                    return false; // none yet
+                } catch (org.apache.rocketmq.client.exception.MQClientException | org.apache.rocketmq.client.exception.MQBrokerException
+                    | org.apache.rocketmq.remoting.exception.RemotingException e) {
+                    return false; // none yet, or a broker that is busy
                 }
             });
         } finally {
@@ -128,13 +130,17 @@ public final class SeenAdmin {
         return between;
     }
 
-    private static DefaultMQPushConsumer listen(Env env, String group, String topic, List<String> got) throws Exception {
+    private static DefaultMQPushConsumer listen(Env env, String group, String topic, List<String> bodies) throws Exception {
+        return listen(env, group, topic, m -> bodies.add(Clients.body(m)));
+    }
+
+    private static DefaultMQPushConsumer listen(Env env, String group, String topic, Consumer<MessageExt> got) throws Exception {
         DefaultMQPushConsumer c = Clients.push(env, group);
         c.setConsumeThreadMin(1);
         c.setConsumeThreadMax(1);
         c.subscribe(topic, "*");
         c.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            messages.forEach(m -> got.add(Clients.body(m)));
+            messages.forEach(got);
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         c.start();
