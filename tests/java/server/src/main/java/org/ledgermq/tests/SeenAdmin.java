@@ -16,11 +16,15 @@ import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.exception.RemotingConnectException;
+import org.apache.rocketmq.remoting.exception.RemotingSendRequestException;
+import org.apache.rocketmq.remoting.exception.RemotingTimeoutException;
 import org.apache.rocketmq.remoting.protocol.body.BrokerReplicasInfo.ReplicasInfo;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
@@ -434,11 +438,7 @@ public final class SeenAdmin {
         seen.outcome("elected: in a group that is not there", () -> a.electMaster(controller, "DefaultCluster", "nobody", 1L) != null);
 
         long other = before.getInSyncReplicas().stream().map(r -> r.getBrokerId()).filter(id -> !id.equals(before.getMasterBrokerId())).min(Long::compare).get();
-        try {
-            a.electMaster(controller, "DefaultCluster", "g1", other);
-        } catch (RuntimeException e) {
-            e.printStackTrace(); // it cannot read the body of RocketMQ's own answer
-        }
+        elect(seen, a, controller, other);
         // RocketMQ's others are out of sync then, and come back one by one: so there is no look at them.
         Harness.await(60, "the new master", () -> {
             try {
@@ -456,6 +456,32 @@ public final class SeenAdmin {
         List<String> bodies = new ArrayList<>();
         SeenSends.read(seen, p, q, 4).forEach(m -> bodies.add(Clients.body(m)));
         seen.print("messages", bodies);
+    }
+
+    /** Lets the controller make a replica master, and prints what became of its answer. */
+    private static void elect(Seen seen, DefaultMQAdminExt a, String controller, long id) throws Exception {
+        boolean[] again = new boolean[1];
+        Harness.await(60, "an answer to the election", () -> {
+            try {
+                a.electMaster(controller, "DefaultCluster", "g1", id);
+                seen.print("elected", "taken");
+                return true;
+            } catch (com.alibaba.fastjson2.JSONException e) {
+                e.printStackTrace();
+                seen.print("elected", "its body cannot be read");
+                return true;
+            } catch (RemotingConnectException | RemotingSendRequestException | RemotingTimeoutException e) {
+                e.printStackTrace(); // a controller that is busy: it is asked again
+                again[0] = true;
+                return false;
+            } catch (MQBrokerException e) {
+                if (!again[0] || inSync(a, controller).getMasterBrokerId() != id) {
+                    throw e;
+                }
+                seen.print("elected", "its answer is lost");
+                return true;
+            }
+        });
     }
 
     private static ReplicasInfo inSync(DefaultMQAdminExt a, String controller) throws Exception {
