@@ -12,6 +12,8 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
@@ -259,6 +261,9 @@ func (c *calls) ChangeControllers(ctx context.Context, req *pb.ChangeControllers
 	}
 }
 
+// strangerAnswers is how long one of those that are to be added is waited for at a time.
+const strangerAnswers = 500 * time.Millisecond
+
 // strangers asks those that are to be added who they are.
 func (s *Server) strangers(ctx context.Context, list []*pb.Member) (add []identity, err error) {
 	token := s.membership.Load().Token
@@ -270,11 +275,13 @@ func (s *Server) strangers(ctx context.Context, list []*pb.Member) (add []identi
 		if err != nil {
 			return nil, refuse(ErrInvalid, "controller %s at %s: %v", m.GetId(), m.GetAddress(), err)
 		}
-		askCtx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+		askCtx, cancel := context.WithTimeout(ctx, strangerAnswers)
 		who, err := pb.NewPeerClient(conn).Identify(askCtx, &pb.IdentifyRequest{Id: s.identity.ID, RaftId: s.identity.RaftID})
 		cancel()
 		conn.Close()
 		switch {
+		case status.Code(err) == codes.DeadlineExceeded: // who is slow may answer next time
+			return nil, notYet("controller %s has not answered at %s within %v: look whether it runs and is reached", m.GetId(), m.GetAddress(), strangerAnswers)
 		case err != nil:
 			return nil, refuse(ErrNotNow, "controller %s does not answer at %s: start it there with an empty folder and --join: %v", m.GetId(), m.GetAddress(), err)
 		case who.GetId() != m.GetId():

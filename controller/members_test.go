@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"slices"
@@ -23,6 +24,11 @@ func (c *cluster) join(id string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	c.joinOn(id, l)
+}
+
+func (c *cluster) joinOn(id string, l net.Listener) {
+	c.t.Helper()
 	c.mu.Lock()
 	others := maps.Clone(c.addrs)
 	c.mu.Unlock()
@@ -41,6 +47,28 @@ func (c *cluster) join(id string) {
 	c.mu.Lock()
 	c.up[id] = s
 	c.mu.Unlock()
+}
+
+// TestSlowStranger adds a controller in the place of another one that says nothing when it is asked for the first time, and is there when it is asked again.
+func TestSlowStranger(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, nil)
+	l, err := net.Listen("tcp", loopback.Host()+":0")
+	must(t, err)
+	client := c.client() // of c1 alone: only that one asks at the other address
+	req := &pb.ChangeControllersRequest{Add: []*pb.Member{{Id: "c2", Address: l.Addr().String()}}, Remove: []string{"c1"}}
+	done := make(chan error, 1)
+	go func() {
+		_, err := client.ChangeControllers(ctxFor(t), req)
+		done <- err
+	}()
+	conn, err := l.Accept()
+	must(t, err)
+	_, _ = io.Copy(io.Discard, conn) // until who asked has given up
+	conn.Close()
+	c.joinOn("c2", l)
+	must(t, <-done)
+	c.has("c2")
 }
 
 func (c *cluster) change(add, remove []string) error {
