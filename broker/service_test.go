@@ -55,10 +55,19 @@ func (w *wire) call(code int32, body []byte, fields ...string) *remoting.Command
 
 func (w *wire) ok(code int32, body []byte, fields ...string) *remoting.Command {
 	w.t.Helper()
-	resp := w.call(code, body, fields...)
-	if resp.Code != remoting.Success {
-		w.t.Fatalf("request %d %v: code %d %q", code, fields, resp.Code, resp.Remark)
-	}
+	var resp *remoting.Command
+	eventually(w.t, 20*time.Second, func() error {
+		resp = w.call(code, body, fields...)
+		if resp.Code == remoting.Success {
+			return nil
+		}
+		err := fmt.Errorf("request %d %v: code %d %q", code, fields, resp.Code, resp.Remark)
+		// A busy machine may change the master in between: who is told that nothing was stored asks again.
+		if resp.Code != remoting.ServiceNotAvailable || !strings.HasPrefix(resp.Remark, "[NOT_STORED]") {
+			w.t.Fatal(err)
+		}
+		return err
+	})
 	return resp
 }
 
