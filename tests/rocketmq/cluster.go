@@ -2,6 +2,7 @@ package rocketmq
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/ledgermq/ledgermq/client"
 	"github.com/ledgermq/ledgermq/jepsen"
+	"github.com/ledgermq/ledgermq/remoting"
 	"github.com/ledgermq/ledgermq/tests/cluster"
 )
 
@@ -159,11 +161,30 @@ func (c *Cluster) awaitBrokers(ctx context.Context, brokers int) error {
 		}
 		for _, g := range now.Groups {
 			if g.Group == c.Group {
-				return g.Master() != "" && len(g.Replicas) == brokers, nil
+				return g.Master() != "" && len(g.Replicas) == brokers && hasRates(ctx, g.Master()), nil
 			}
 		}
 		return false, nil
 	})
+}
+
+// hasRates tells whether a broker answers what it does (28): one that has just begun refuses that, or tells no rates, for some seconds.
+func hasRates(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	broker, err := remoting.Dial(ctx, addr, remoting.ClientOptions{})
+	if err != nil {
+		return false
+	}
+	defer broker.Close()
+	resp, err := broker.Call(ctx, remoting.NewRequest(remoting.GetBrokerRuntimeInfo))
+	if err != nil || resp.Code != remoting.Success {
+		return false
+	}
+	var body struct {
+		Table map[string]string `json:"table"`
+	}
+	return json.Unmarshal(resp.Body, &body) == nil && strings.TrimSpace(body.Table["putTps"]) != ""
 }
 
 // launch starts one process with a file of properties.
