@@ -15,10 +15,6 @@ const MaxTopicQueues = 65536
 // putTopic takes UPDATE_AND_CREATE_TOPIC (17). It answers when the topic is in the log and, if they answer within a second,
 // known to the name servers.
 func (r *Replica) putTopic(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	t, err := parseTopic(req)
 	if err != nil {
 		answerError(pend, err)
@@ -121,10 +117,6 @@ func parseAttributes(s string) (map[string]string, error) {
 
 // deleteTopic takes DELETE_TOPIC_IN_BROKER (215). Deleting what is not there is a success.
 func (r *Replica) deleteTopic(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	name, err := req.MustString("topic")
 	if err == nil {
 		name, err = checkedName(name, message.ValidTopic)
@@ -170,10 +162,6 @@ func set[T any](dst *T, v *T) {
 
 // putGroup takes UPDATE_AND_CREATE_SUBSCRIPTION_GROUP (200).
 func (r *Replica) putGroup(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	var j groupJSON
 	if err := json.Unmarshal(req.Body, &j); err != nil {
 		answerError(pend, refuse(remoting.SystemError, "the body cannot be read: %v", err))

@@ -13,10 +13,6 @@ const maxListed = 1024
 
 // putTopicList takes UPDATE_AND_CREATE_TOPIC_LIST (18). All are checked before the first is made.
 func (r *Replica) putTopicList(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	topics, err := parseTopicList(req.Body)
 	if err != nil {
 		answerError(pend, err)
@@ -74,10 +70,6 @@ func listed(n int, field string) error {
 
 // putGroupList takes UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225). All are checked before the first is made.
 func (r *Replica) putGroupList(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	var list struct {
 		Groups []groupJSON `json:"groupConfigList"`
 	}
@@ -106,10 +98,6 @@ func (r *Replica) putGroupList(req *remoting.Command, pend *remoting.Pending) {
 // dead-letter topics stay, with what is in them, until somebody deletes them. A member that still lives makes the group anew with its
 // next heartbeat.
 func (r *Replica) deleteGroup(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	name, err := req.MustString("groupName")
 	if err == nil {
 		name, err = checkedName(name, message.ValidGroup)

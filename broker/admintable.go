@@ -12,14 +12,14 @@ import (
 //
 //	here       this replica, for itself: slaves have figures and settings of their own
 //	confirmed  a master that a quorum has just confirmed; a slave passes the request on
-//	change     the same, through the log: what was answered OK survives a failover
+//	onMaster   the master, through the log mostly: what was answered OK survives a failover
 //	refusal    nobody: the remark says why, and what to use instead
 func (r *Replica) adminHandler(code int32) func(*remoting.Command, *remoting.Pending) {
 	switch code {
 	case remoting.GetBrokerRuntimeInfo:
 		return r.here(r.runtimeInfo)
 	case remoting.UpdateBrokerConfig:
-		return r.changeConfig
+		return r.onMaster(r.changeConfig)
 	case remoting.GetBrokerConfig:
 		return r.here(r.brokerConfig)
 	case remoting.GetAllTopicConfig:
@@ -31,11 +31,11 @@ func (r *Replica) adminHandler(code int32) func(*remoting.Command, *remoting.Pen
 	case remoting.ViewBrokerStatsData:
 		return r.here(r.brokerStats)
 	case remoting.UpdateAndCreateTopicList:
-		return r.putTopicList
+		return r.onMaster(r.putTopicList)
 	case remoting.UpdateAndCreateSubscriptionGroupList:
-		return r.putGroupList
+		return r.onMaster(r.putGroupList)
 	case remoting.DeleteSubscriptionGroup:
-		return r.deleteGroup
+		return r.onMaster(r.deleteGroup)
 	case remoting.QueryTopicConsumeByWho:
 		return r.confirmed(r.consumersOfTopic)
 	case remoting.GetSubscriptionGroupConfig:
@@ -101,11 +101,7 @@ func (r *Replica) here(f answerer) func(*remoting.Command, *remoting.Pending) {
 }
 
 func (r *Replica) confirmed(f answerer) func(*remoting.Command, *remoting.Pending) {
-	return func(req *remoting.Command, pend *remoting.Pending) {
-		if !r.isMaster() {
-			r.forwardPending(req, pend)
-			return
-		}
+	return r.onMaster(func(req *remoting.Command, pend *remoting.Pending) {
 		ctx, cancel := r.requestContext()
 		defer cancel()
 		if err := r.confirm(ctx); err != nil {
@@ -113,7 +109,7 @@ func (r *Replica) confirmed(f answerer) func(*remoting.Command, *remoting.Pendin
 			return
 		}
 		answerWith(f, req, pend)
-	}
+	})
 }
 
 // jsonAnswer is a success whose body is v.

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"encoding/json"
 	"errors"
 	"math"
 
@@ -42,11 +41,7 @@ const (
 )
 
 // showTimers takes SHOW_TIMERS (31022), our own: how many delayed messages wait, and for when; with a `uniqueKey` also which of them have it.
-func (r *Replica) showTimers(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
+func (r *Replica) showTimers(req *remoting.Command) (*remoting.Command, error) {
 	cursor, _ := r.st.TimerMarks()
 	v := timersView{Fired: cursor.Due, Index: "whole", Dropped: r.counters.timersDropped.Load()}
 	v.Pending, v.Bytes, v.Recalled = r.st.TimersPending()
@@ -58,18 +53,10 @@ func (r *Replica) showTimers(req *remoting.Command, pend *remoting.Pending) {
 	if unique := req.GetOr("uniqueKey", ""); unique != "" {
 		var err error
 		if v.Waiting, err = r.waiting(unique); err != nil {
-			answerError(pend, err)
-			return
+			return nil, err
 		}
 	}
-	body, err := json.Marshal(v)
-	if err != nil {
-		answerError(pend, err)
-		return
-	}
-	resp := remoting.NewResponse(remoting.Success, "")
-	resp.Body = body
-	pend.Answer(resp)
+	return jsonAnswer(v)
 }
 
 // waiting finds the messages with a unique key that wait for their time. It looks at all that wait: there is no index of their keys alone.

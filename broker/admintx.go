@@ -2,7 +2,6 @@ package broker
 
 import (
 	"cmp"
-	"encoding/json"
 	"strings"
 
 	"github.com/ledgermq/ledgermq/broker/state"
@@ -38,22 +37,7 @@ type transactionView struct {
 
 // listTransactions takes LIST_TRANSACTIONS (31020), our own: pending transactions in the order of their numbers, from `from` on, at most
 // `limit`, of one producer group, stored before a time, given up, each if it is wanted. With `body` there are the bodies too, of one.
-func (r *Replica) listTransactions(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
-	body, err := r.transactionList(req)
-	if err != nil {
-		answerError(pend, err)
-		return
-	}
-	resp := remoting.NewResponse(remoting.Success, "")
-	resp.Body = body
-	pend.Answer(resp)
-}
-
-func (r *Replica) transactionList(req *remoting.Command) ([]byte, error) {
+func (r *Replica) listTransactions(req *remoting.Command) (*remoting.Command, error) {
 	from, err := req.Int64Or("from", 0)
 	if err != nil {
 		return nil, err
@@ -80,11 +64,6 @@ func (r *Replica) transactionList(req *remoting.Command) ([]byte, error) {
 	if withBody && limit != 1 {
 		return nil, refuse(remoting.InvalidParameter, "bodies are shown one at a time: use limit 1")
 	}
-	ctx, cancel := r.requestContext()
-	defer cancel()
-	if err := r.confirm(ctx); err != nil {
-		return nil, err
-	}
 	group := req.GetOr("producerGroup", "")
 	found := 0
 	first := least[state.Transaction]{n: int(limit), compare: func(a, b *state.Transaction) int { return cmp.Compare(a.Number, b.Number) }}
@@ -104,7 +83,7 @@ func (r *Replica) transactionList(req *remoting.Command) ([]byte, error) {
 	for _, x := range first.sorted() {
 		out.Transactions = append(out.Transactions, r.viewTransaction(&x, withBody))
 	}
-	return json.Marshal(out)
+	return jsonAnswer(out)
 }
 
 func (r *Replica) viewTransaction(x *state.Transaction, withBody bool) transactionView {
@@ -128,10 +107,6 @@ func (r *Replica) viewTransaction(x *state.Transaction, withBody bool) transacti
 // resolveTransaction takes RESOLVE_TRANSACTION (31021), our own: an operator ends a pending transaction. It is answered like an
 // END_TRANSACTION.
 func (r *Replica) resolveTransaction(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	number, err := req.MustInt64("number")
 	if err != nil {
 		answerError(pend, err)
@@ -167,10 +142,6 @@ func (r *Replica) resolveTransaction(req *remoting.Command, pend *remoting.Pendi
 
 // resumeChecks takes RESUME_CHECK_HALF_MESSAGE (323): the transaction that a message id names is checked anew.
 func (r *Replica) resumeChecks(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	id, err := req.MustString("msgId")
 	if err != nil {
 		answerError(pend, err)

@@ -13,11 +13,11 @@ func (r *Replica) consumerHandler(code int32) func(*remoting.Command, *remoting.
 	case remoting.GetProducerConnectionList:
 		return r.here(r.producerConnections)
 	case remoting.GetConsumeStats:
-		return r.consumeStats
+		return r.onMaster(r.consumeStats)
 	case remoting.InvokeBrokerToResetOffset:
-		return r.resetOffset
+		return r.onMaster(r.resetOffset)
 	case remoting.CloneGroupOffset:
-		return r.cloneOffset
+		return r.onMaster(r.cloneOffset)
 	case remoting.GetConsumerRunningInfo, remoting.ConsumeMessageDirectly:
 		return r.relay
 	case remoting.InvokeBrokerToGetConsumerStatus:

@@ -30,10 +30,6 @@ type offsetJSON struct {
 
 // consumeStats takes GET_CONSUME_STATS (208): how far a group is, on a confirmed master and with all that its members have committed.
 func (r *Replica) consumeStats(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	group, err := req.MustString("consumerGroup")
 	if err == nil {
 		err = message.ValidGroup(group)

@@ -50,10 +50,6 @@ func parseEnd(req *remoting.Command) (e endRequest, err error) {
 // 0 when the transaction has ended so, also when it had before, 604 when it has ended the other way, 1 when there is no such one, and
 // else what a send would get: then it is pending still.
 func (r *Replica) endTransaction(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	h, err := parseEnd(req)
 	if err != nil {
 		answerError(pend, err)

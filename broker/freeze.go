@@ -38,10 +38,6 @@ type freezeView struct {
 // freezeGroup takes FREEZE_GROUP (31024), our own: with `execute` the group is frozen, else it only tells what is in the way. `brokerName` must be
 // the group's name.
 func (r *Replica) freezeGroup(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	v, err := r.freeze(req)
 	if err != nil {
 		answerError(pend, err)

@@ -79,40 +79,51 @@ func (r *Replica) slow(code int32) func(*remoting.Command, *remoting.Pending) {
 	case remoting.QueryConsumerOffset:
 		return r.queryOffset
 	case remoting.SearchOffsetByTimestamp, remoting.GetMaxOffset, remoting.GetMinOffset, remoting.GetEarliestMsgStoreTime:
-		return r.queueBounds
+		return r.onMaster(r.queueBounds)
 	case remoting.LockBatchMQ, remoting.UnlockBatchMQ:
-		return r.lockQueues
+		return r.onMaster(r.lockQueues)
 	case remoting.ConsumerSendMsgBack:
-		return r.sendBack
+		return r.onMaster(r.sendBack)
 	case remoting.EndTransaction:
-		return r.endTransaction
+		return r.onMaster(r.endTransaction)
 	case remoting.ListTransactions:
-		return r.listTransactions
+		return r.confirmed(r.listTransactions)
 	case remoting.ResolveTransaction:
-		return r.resolveTransaction
+		return r.onMaster(r.resolveTransaction)
 	case remoting.ResumeCheckHalfMessage:
-		return r.resumeChecks
+		return r.onMaster(r.resumeChecks)
 	case remoting.RecallMessage:
-		return r.recallMessage
+		return r.onMaster(r.recallMessage)
 	case remoting.ShowTimers:
-		return r.showTimers
+		return r.confirmed(r.showTimers)
 	case remoting.ResendDeadLetter:
-		return r.resendDeadLetter
+		return r.onMaster(r.resendDeadLetter)
 	case remoting.FreezeGroup:
-		return r.freezeGroup
+		return r.onMaster(r.freezeGroup)
 	case remoting.UpdateAndCreateTopic:
-		return r.putTopic
+		return r.onMaster(r.putTopic)
 	case remoting.DeleteTopicInBroker:
-		return r.deleteTopic
+		return r.onMaster(r.deleteTopic)
 	case remoting.UpdateAndCreateSubscriptionGroup:
-		return r.putGroup
+		return r.onMaster(r.putGroup)
 	case remoting.PullMessage, remoting.LitePullMessage:
-		return r.pullDuringReset
+		return r.onMaster(r.pullDuringReset)
 	}
 	if h := r.consumerHandler(code); h != nil {
 		return h
 	}
 	return r.adminHandler(code)
+}
+
+// onMaster has the master answer what comes to another replica.
+func (r *Replica) onMaster(h func(*remoting.Command, *remoting.Pending)) func(*remoting.Command, *remoting.Pending) {
+	return func(req *remoting.Command, pend *remoting.Pending) {
+		if !r.isMaster() {
+			r.forwardPending(req, pend)
+			return
+		}
+		h(req, pend)
+	}
 }
 
 // refusal is an answer that is not OK: a code of the protocol and one line.

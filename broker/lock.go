@@ -23,10 +23,6 @@ type queueJSON struct {
 // lockQueues takes LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42). Locks are in the log: a failover loses none that was granted.
 // What an unlocking consumer has committed is stored first, so that the next owner starts behind it.
 func (r *Replica) lockQueues(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	var body struct {
 		Group  string      `json:"consumerGroup"`
 		Client string      `json:"clientId"`

@@ -383,10 +383,6 @@ func answerOffset(pend *remoting.Pending, o int64) {
 // queueBounds takes SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX_OFFSET (30), GET_MIN_OFFSET (31) and GET_EARLIEST_MSG_STORETIME
 // (32), on a confirmed master.
 func (r *Replica) queueBounds(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	t, q, err := r.confirmedQueue(req)
 	if err != nil {
 		answerError(pend, err)

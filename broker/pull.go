@@ -117,7 +117,7 @@ func (r *Replica) handlePull(c *remoting.Conn, req *remoting.Command) {
 	}
 	k := index.Key{Topic: t.ID, Queue: p.queue}
 	if r.resetPending(p.group, k) {
-		c.Async(req, r.pullDuringReset)
+		c.Async(req, r.onMaster(r.pullDuringReset))
 		return
 	}
 	if p.sysFlag&message.PullCommitOffset != 0 && p.commit >= 0 {

@@ -47,10 +47,6 @@ func parseHandle(text string) (h handle, err error) {
 // recallMessage takes RECALL_MESSAGE (370): a producer takes back a message with a time that is still pending. Of the recall and the
 // delivery exactly one happens.
 func (r *Replica) recallMessage(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	unique, err := r.recall(req)
 	if err != nil {
 		answerError(pend, err)

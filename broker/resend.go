@@ -20,10 +20,6 @@ import (
 //
 // Each that waits for its turn holds a worker, so at most maxResends do.
 func (r *Replica) resendDeadLetter(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	if err := r.resend(req); err != nil {
 		answerError(pend, err)
 		return

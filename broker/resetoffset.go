@@ -42,10 +42,6 @@ type resetRequest struct {
 // resetOffset takes INVOKE_BROKER_TO_RESET_OFFSET (222): by time, to the end, or one queue to an offset. It answers where the group goes
 // on. Members of a broadcasting group keep their offsets themselves: each that is connected is told with 220.
 func (r *Replica) resetOffset(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	p, err := r.parseReset(req)
 	if err != nil {
 		answerError(pend, err)
@@ -262,10 +258,6 @@ func (r *Replica) resetPending(group string, k index.Key) bool {
 
 // pullDuringReset answers a pull of a group whose offset was reset in the queue.
 func (r *Replica) pullDuringReset(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	p, err := parsePull(req)
 	var t state.Topic
 	if err == nil {
@@ -387,10 +379,6 @@ func (t *resetsTold) forget(reset state.Reset) {
 // cloneOffset takes CLONE_GROUP_OFFSET (314): one group goes on where another one is, in one topic or in all of that one's. Members of
 // the first are told as by a reset.
 func (r *Replica) cloneOffset(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	from, err := req.MustString("srcGroup")
 	to := ""
 	if err == nil {

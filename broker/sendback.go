@@ -15,10 +15,6 @@ import (
 // its count raised, to come after a delay, and to the dead-letter topic when the count has reached the maximum or the consumer gives it up;
 // see retry.go. The original stays where it is, so a crash in between loses nothing.
 func (r *Replica) sendBack(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	p, err := r.prepareBack(req)
 	if err != nil {
 		answerError(pend, notStored(err))

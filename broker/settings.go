@@ -188,10 +188,6 @@ func (r *Replica) brokerConfig(*remoting.Command) (*remoting.Command, error) {
 
 // changeConfig takes UPDATE_BROKER_CONFIG (25): Java's properties text. All of it is checked before any of it is done.
 func (r *Replica) changeConfig(req *remoting.Command, pend *remoting.Pending) {
-	if !r.isMaster() {
-		r.forwardPending(req, pend)
-		return
-	}
 	changes, err := parseConfig(req.Body)
 	if err == nil && r.node.Level() < controller.LevelService {
 		err = refuse(remoting.SystemError, "settings can be changed from the cluster's feature level %d on, and it is %d: run `ledgermq admin cluster upgrade` when all programs are new enough",
