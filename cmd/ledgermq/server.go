@@ -77,7 +77,7 @@ func brokerFlags(prefix string) []cli.Flag {
 		&cli.BoolFlag{Name: prefix + "auto-create-topic", Value: true, Usage: "a first send creates its topic"},
 		&cli.BoolFlag{Name: prefix + "auto-create-group", Value: true, Usage: "a first heartbeat creates its consumer group"},
 		&cli.DurationFlag{Name: prefix + "drain", Value: 35 * time.Second, Usage: "how long SIGTERM lets requests be forwarded to new masters; stock clients look every 30 s"},
-		&cli.DurationFlag{Name: prefix + "retention-age", Value: 72 * time.Hour, Usage: "how long messages are kept at least; negative: for ever"},
+		&cli.DurationFlag{Name: prefix + "retention-age", Value: 72 * time.Hour, Usage: "how long messages are kept at least, unless --" + prefix + "retention-bytes gives them up sooner; negative: for ever"},
 		&cli.Int64Flag{Name: prefix + "retention-bytes", Usage: "size of a group's log above which old segments are given up, in `BYTES`; 0: no bound"},
 		&cli.DurationFlag{Name: prefix + "timer-max-delay", Value: 72 * time.Hour, Usage: "how far away the time of a delayed message may be; delay levels are not bound by it"},
 	}
