@@ -59,8 +59,8 @@ func controllerFlags(prefix string) []cli.Flag {
 		&cli.StringFlag{Name: prefix + "listen", Value: "127.0.0.1:9878", Usage: "`HOST:PORT` for nodes, tools and the other members"},
 		&cli.StringFlag{Name: prefix + "advertise", Usage: "`HOST[:PORT]` that others dial; default: the listening address"},
 		&cli.StringFlag{Name: prefix + "peers", Usage: "all members as `ID=HOST:PORT,…`, 1, 3 or 5; default: this one alone"},
-		&cli.BoolFlag{Name: prefix + "join", Usage: "let an empty data folder wait until `admin controller add` takes it into a cluster that lives; --peers has this one and one of the others at least"},
-		&cli.BoolFlag{Name: prefix + "recover", Usage: "let an empty data folder wait until `admin controller recover` makes it the first controller of a cluster whose controllers are lost"},
+		&cli.BoolFlag{Name: prefix + "join", Usage: "let an empty data folder wait until admin controller add takes it into a cluster that lives; --" + prefix + "peers has this one and one of the others at least"},
+		&cli.BoolFlag{Name: prefix + "recover", Usage: "let an empty data folder wait until admin controller recover makes it the first controller of a cluster whose controllers are lost"},
 		&cli.BoolFlag{Name: prefix + "bootstrap", Usage: "let an empty data folder found a cluster; for the first start only"},
 	}
 }
