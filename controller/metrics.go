@@ -19,7 +19,7 @@ var (
 	descOneCopy       = desc("groups_one_copy", "Degraded broker groups in which an answered send is on one disk only, though the mode asks for more.")
 	descEpoch         = groupDesc("group_epoch", "Newest epoch of a broker group: one more with each change of its SyncStateSet.")
 	descVoters        = groupDesc("group_voters", "Voters in the newest epoch of a broker group.")
-	descUnclean       = prometheus.NewDesc("ledgermq_controller_group_unclean_elections_total", "Elections of a broker group in which an operator gave up what only other replicas had.", []string{"group"}, nil)
+	descUnclean       = prometheus.NewDesc("ledgermq_controller_group_unclean_elections_total", "Elections of a broker group in which what only other replicas had was given up: by an operator, or by the controllers in a group that flushes asynchronously.", []string{"group"}, nil)
 	descLost          = desc("replicas_lost", "Replicas whose identity was given up.")
 	descNodes         = desc("nodes", "Registered nodes.")
 	descSilent        = desc("nodes_silent", "Registered nodes that are not heard, although they had the chance to report.")
