@@ -27,7 +27,7 @@ import (
 //
 // How to add something that older programs do not understand, a command, a field of one, a record:
 //
-//  1. If NewestLevel was released, add the next level to it and to the table above, and to docs/format/README.md.
+//  1. If NewestLevel was released, add the next level to it and to the table above, and to docs/versions.md.
 //  2. Let the command's needs method return the level, for each value of its fields that is new. A field that is absent in its old
 //     form is `omitempty`, so that the old form keeps its bytes. Where it is proposed and where it is applied, State.allows refuses
 //     it before the cluster has that level. What is no command asks State.need, or on a node Node.Level.
