@@ -273,8 +273,8 @@ func TestOnlyACommandLineConfirms(t *testing.T) { // not parallel: it sets envir
 	}
 	walk(newApp(streams{}, false).Commands, nil, func(path string, c *cli.Command) {
 		for name, f := range shown(c) {
-			if slices.Contains(spoken, name) && strings.Contains(f.GetUsage(), "LEDGERMQ_") {
-				t.Errorf("the help of %s names a variable for --%s", path, name)
+			if names := strings.Contains(f.GetUsage(), "[$"+envName(name)+"]"); names == slices.Contains(spoken, name) {
+				t.Errorf("the help of %s names a variable for --%s: %v, want %v", path, name, names, !names)
 			}
 		}
 	})

@@ -29,9 +29,9 @@ import (
 
 const configFlag = "config"
 
-// spoken are the flags that confirm the loss of something. Only the command line that does it may say them: a variable or a line of a
+// spoken are the flags that confirm the loss of something, or name the replica that goes on or goes. Only the command line that does it may say them: a variable or a line of a
 // file, made for another command or another day, would confirm it in silence.
-var spoken = []string{"yes", "stopped", "give-up"}
+var spoken = []string{"yes", "stopped", "give-up", "replica"}
 
 // action wraps what a command does: settings first, then the deed.
 func (t *tool) action(do func(c *cli.Context) error) cli.ActionFunc {
@@ -92,6 +92,10 @@ func withEnv(flags ...cli.Flag) []cli.Flag {
 		case *cli.IntFlag:
 			note(&f.Usage)
 		case *cli.Int64Flag:
+			note(&f.Usage)
+		case *cli.Uint64Flag:
+			note(&f.Usage)
+		case *cli.Float64Flag:
 			note(&f.Usage)
 		case *cli.BoolFlag:
 			note(&f.Usage)
