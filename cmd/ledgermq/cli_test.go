@@ -223,6 +223,19 @@ func TestSettingsOrder(t *testing.T) { // not parallel: it sets environment vari
 	}
 }
 
+// TestConfigHelps holds that config tells of itself, and of a command that stands behind it.
+func TestConfigHelps(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[string][]string{
+		"ledgermq config COMMAND [flags of COMMAND]": {"config", "--help"},
+		"ledgermq namesrv - run a name server":       {"config", "namesrv", "--help"},
+	} {
+		if code, out, stderr := runTool(t, args...); code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%v: exit code %d: %s%s\nwant %q", args, code, out, stderr, want)
+		}
+	}
+}
+
 // TestErrorsNameTheSource holds that a setting which is wrong is named as it was given.
 func TestErrorsNameTheSource(t *testing.T) { // not parallel: it sets environment variables
 	file := filepath.Join(t.TempDir(), "ledgermq.yaml")

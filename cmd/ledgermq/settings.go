@@ -253,10 +253,13 @@ func (t *tool) printSettings(c *cli.Context, sources map[string]string) error {
 func (t *tool) configCommand() *cli.Command {
 	return &cli.Command{
 		Name:            "config",
-		Usage:           "show the settings of a command and where each comes from",
-		ArgsUsage:       "COMMAND [flags]",
+		Usage:           "print the settings of a command and where each comes from",
+		UsageText:       "ledgermq config COMMAND [flags of COMMAND]",
 		SkipFlagParsing: true,
 		Action: func(c *cli.Context) error {
+			if first := c.Args().First(); first == "--help" || first == "-h" {
+				return cli.ShowSubcommandHelp(c)
+			}
 			if !c.Args().Present() || c.Args().First() == configFlag {
 				return usagef("ledgermq config: which command's settings? For instance: ledgermq config broker --id n1")
 			}
