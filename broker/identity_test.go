@@ -44,9 +44,21 @@ func TestControllersOfANode(t *testing.T) {
 	}
 }
 
-// A folder whose replica.json cannot be read at a start, which may be mended, stays where it is, and is not told as missing.
+// A folder whose replica.json cannot be read at a start, which may be mended, stays where it is, and is not told as missing. So does one
+// of another version.
 func TestUnreadableReplicaFile(t *testing.T) {
 	t.Parallel()
+	for text, want := range map[string]string{
+		"{ damaged":      "replica.json is damaged",
+		`{"version": 2}`: "replica.json has format version 2, this program knows 1",
+	} {
+		keepsReplicaFile(t, text, want)
+	}
+}
+
+// keepsReplicaFile holds that a replica is parked because of want when its replica.json has this text, and that the file stays.
+func keepsReplicaFile(t *testing.T, text, want string) {
+	t.Helper()
 	id := ids.GroupID{7}
 	dir := t.TempDir()
 	folder := filepath.Join(dir, "groups", id.String())
@@ -54,7 +66,7 @@ func TestUnreadableReplicaFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(folder, "replica.json")
-	if err := os.WriteFile(file, []byte("{ damaged"), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	n := &Node{o: NodeOptions{FS: vfs.OS, Dir: dir}, log: zerolog.Nop(), ctx: context.Background(), replicas: map[ids.GroupID]*hosted{}}
@@ -62,11 +74,11 @@ func TestUnreadableReplicaFile(t *testing.T) {
 	inc := ids.NewUUID(nil)
 	for range 2 {
 		n.reconcileReplica(ids.ClusterID{1}, id, &controllerpb.WantedReplica{GroupName: "g", ReplicaId: 4, Incarnation: inc[:], Starts: 1})
-		if h := n.replicas[id]; h == nil || h.missing || !strings.Contains(h.parked, "replica.json is damaged") {
-			t.Fatalf("the replica is %+v, want it parked for its file", h)
+		if h := n.replicas[id]; h == nil || h.missing || !strings.Contains(h.parked, want) {
+			t.Fatalf("the replica is %+v, want it parked for its file: %s", h, want)
 		}
-		if _, err := os.Stat(file); err != nil {
-			t.Fatal(err)
+		if kept, err := os.ReadFile(file); err != nil || string(kept) != text {
+			t.Fatalf("the file has %q, %v", kept, err)
 		}
 	}
 }

@@ -90,6 +90,15 @@ func TestPlanKeepsItsShape(t *testing.T) {
 		t.Errorf("another shape was taken: %v", err)
 	}
 
+	name := filepath.Join(dir, devPlanName)
+	if err := os.WriteFile(name, []byte(`{"version": 2}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err = again.settle(dir, func(string) bool { return false })
+	if err == nil || !strings.Contains(err.Error(), name+" has version 2, this program knows 1") {
+		t.Errorf("a plan of another version was taken: %v", err)
+	}
+
 	// What brokers create by themselves is part of it.
 	dir = t.TempDir()
 	first.setCreates("auto-create-topic", false)
