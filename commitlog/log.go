@@ -72,6 +72,8 @@ type Log struct {
 	poison atomic.Pointer[PoisonedError]
 
 	syncFailed atomic.Bool // whatever poisoned first
+
+	uncached ids.PhysicalOffset // where Uncache ended; its caller's alone
 }
 
 // Create makes an empty log in o.Dir, durably; owner is the first Meta.Owner. It returns ErrExists when there is one, and

@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +28,7 @@ type cluster struct {
 	t      testing.TB
 	record raftlog.EpochRecord
 	config func(*raftlog.Config)
+	rule   func(n *instance, op vfs.Op, size int) error // of all disks, asked before each operation
 
 	mu    sync.Mutex
 	nodes map[ids.NodeID]*instance
@@ -77,7 +81,11 @@ func (c *cluster) startAll() {
 
 func (n *instance) start(rec *raftlog.EpochRecord) {
 	n.c.t.Helper()
-	log, err := commitlog.Open(n.c.options(n.disk))
+	disk := vfs.FS(n.disk)
+	if n.c.rule != nil {
+		disk = vfs.Inject(disk, func(op vfs.Op, _ string, _ int64, size int) error { return n.c.rule(n, op, size) })
+	}
+	log, err := commitlog.Open(n.c.options(disk))
 	if err != nil {
 		n.c.t.Fatal(err)
 	}
@@ -615,4 +623,39 @@ func TestGroupCatchesUp(t *testing.T) {
 	away.kill()
 	away.start(nil)
 	eventually(t, "the follower to replay", func() bool { return len(away.m.list()) == n })
+}
+
+// TestFollowersUncache: a follower gives up the memory of what lies far behind its end, and the master, whom consumers ask, does not.
+func TestFollowersUncache(t *testing.T) {
+	t.Parallel()
+	var given [4]atomic.Int64
+	c := newCluster(t, nil)
+	c.rule = func(n *instance, op vfs.Op, size int) error {
+		if op == vfs.OpUncache {
+			given[n.self.ID].Add(int64(size))
+		}
+		return nil
+	}
+	c.startAll()
+	master := c.master(t)
+	term := master.g.Status().Term
+	body := strings.Repeat("x", 12<<10)
+	followers := func() (least int64) {
+		least = math.MaxInt64
+		for id := range given {
+			if id > 0 && ids.ReplicaID(id) != master.self.ID {
+				least = min(least, given[id].Load())
+			}
+		}
+		return least
+	}
+	eventually(t, "followers that give memory up", func() bool {
+		for range 16 {
+			<-master.m.send(body)
+		}
+		return followers() > 1<<20
+	})
+	if n := given[master.self.ID].Load(); n > 0 && master.g.Status().Term == term {
+		t.Errorf("the master gave up %d bytes", n)
+	}
 }

@@ -24,9 +24,10 @@ const (
 	OpStat
 	OpLock
 	OpSpace
+	OpUncache // whose error is ignored
 )
 
-var opNames = [...]string{"create", "open", "read", "write", "truncate", "sync", "syncdir", "rename", "remove", "mkdir", "list", "stat", "lock", "space"}
+var opNames = [...]string{"create", "open", "read", "write", "truncate", "sync", "syncdir", "rename", "remove", "mkdir", "list", "stat", "lock", "space", "uncache"}
 
 func (o Op) String() string { return opNames[o] }
 
@@ -192,4 +193,10 @@ func (f *injectFile) SyncData() error {
 		return err
 	}
 	return f.File.SyncData()
+}
+
+func (f *injectFile) Uncache(off, n int64) {
+	if f.rule(OpUncache, f.Name(), off, int(n)) == nil {
+		f.File.Uncache(off, n)
+	}
 }

@@ -121,6 +121,9 @@ func (f *memFile) SyncData() error {
 	return nil
 }
 
+// Uncache does nothing: all of it is memory.
+func (f *memFile) Uncache(off, n int64) {}
+
 // loseSync is a failed sync after which the pages look clean.
 func (f *memFile) loseSync() {
 	f.m.mu.Lock()

@@ -52,6 +52,9 @@ func (f *osFile) SyncData() error {
 	}
 }
 
+// Uncache is posix_fadvise(2) with POSIX_FADV_DONTNEED.
+func (f *osFile) Uncache(off, n int64) { _ = unix.Fadvise(f.fd, off, n, unix.FADV_DONTNEED) }
+
 func size(bufs [][]byte) (n int) {
 	for _, b := range bufs {
 		n += len(b)

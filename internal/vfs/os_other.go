@@ -16,3 +16,6 @@ func (f *osFile) WritevAt(bufs [][]byte, off int64) error {
 
 // SyncData is fsync(2).
 func (f *osFile) SyncData() error { return f.Sync() }
+
+// Uncache does nothing.
+func (f *osFile) Uncache(off, n int64) {}

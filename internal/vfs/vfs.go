@@ -71,6 +71,9 @@ type File interface {
 	Truncate(size int64) error
 	// SyncData makes the content and the size durable (fdatasync).
 	SyncData() error
+	// Uncache tells the system that n bytes from off are not read soon: it may give up the memory that holds them. What is not
+	// on the disk yet stays. It is advice and cannot fail.
+	Uncache(off, n int64)
 	Close() error
 	// Name returns the name that the file was opened with.
 	Name() string
