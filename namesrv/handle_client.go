@@ -73,11 +73,11 @@ func (s *Server) deleteTopic(r request) (*remoting.Command, error) {
 	if err != nil {
 		return nil, err
 	}
-	cluster := r.cmd.GetOr("clusterName", "")
+	topic, cluster := strings.Clone(topic), strings.Clone(r.cmd.GetOr("clusterName", "")) // a key outlives the request
 	s.mu.Lock()
 	s.routes.DeleteTopic(topic, cluster)
 	s.mu.Unlock()
-	s.o.Logger.Info().Str("topic", strings.Clone(topic)).Str("cluster", strings.Clone(cluster)).Msg("a topic was deleted from the routes")
+	s.o.Logger.Info().Str("topic", topic).Str("cluster", cluster).Msg("a topic was deleted from the routes")
 	return remoting.NewResponse(remoting.Success, ""), nil
 }
 

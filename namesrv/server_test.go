@@ -102,12 +102,17 @@ func mustOK(t *testing.T, resp *remoting.Command) *remoting.Command {
 // register sends what one of our brokers sends.
 func register(t *testing.T, cl *remoting.Client, group, addr string, id ids.BrokerID, term ids.Term, topics ...string) *remoting.Command {
 	t.Helper()
+	return registerIn(t, cl, "c1", group, addr, id, term, topics...)
+}
+
+func registerIn(t *testing.T, cl *remoting.Client, cluster, group, addr string, id ids.BrokerID, term ids.Term, topics ...string) *remoting.Command {
+	t.Helper()
 	b := RegisterBody{Version: DataVersion{StateVersion: int64(term), Timestamp: 1, Counter: 1}}
 	for _, name := range topics {
 		b.Topics = append(b.Topics, TopicConfig{Name: name, ReadQueues: 8, WriteQueues: 8, Perm: 6})
 	}
 	body := b.Encode()
-	return call(t, cl, remoting.RegisterBroker, body, "brokerName", group, "brokerAddr", addr, "clusterName", "c1",
+	return call(t, cl, remoting.RegisterBroker, body, "brokerName", group, "brokerAddr", addr, "clusterName", cluster,
 		"haServerAddr", "ha:"+addr, "brokerId", strconv.Itoa(int(id)), "bodyCrc32", strconv.Itoa(int(BodyCRC(body))),
 		"compressed", "false", FieldGroupTerm, strconv.FormatUint(uint64(term), 10), FieldControllers, "k1:1, k2:2", FieldClusterID, "id1")
 }
@@ -156,6 +161,22 @@ func TestServeRoutes(t *testing.T) {
 	}
 	if st := s.Stats(); st.Groups != 1 || st.Addresses != 2 || st.Topics != 2 || st.Requests[RequestKey{"REGISTER_BROKER", 0}] != 2 || st.Requests[RequestKey{"other", 3}] != 1 {
 		t.Fatalf("stats %+v", st)
+	}
+}
+
+// A topic that two clusters have is deleted in one of them: the other one keeps it, whatever the connection carries next, over the place
+// of the deletion.
+func TestDeleteTopicOfOneCluster(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	m, user := dial(t, s), dial(t, s)
+	mustOK(t, registerIn(t, m, "c1", "g1", "10.0.0.1:1", 0, 5, "orders"))
+	mustOK(t, registerIn(t, m, "c2", "g2", "10.0.0.2:1", 0, 5, "orders"))
+	mustOK(t, call(t, user, remoting.DeleteTopicInNamesrv, nil, "topic", "orders", "clusterName", "c1"))
+	call(t, user, -1, nil, "padding", strings.Repeat("x", 1000))
+	resp := mustOK(t, call(t, m, remoting.GetRouteInfoByTopic, nil, "topic", "orders"))
+	if route := string(resp.Body); strings.Contains(route, "g1") || !strings.Contains(route, "g2") {
+		t.Errorf("the route is %s, want that of g2 alone", route)
 	}
 }
 
