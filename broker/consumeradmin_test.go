@@ -457,6 +457,17 @@ func TestMembersWithDifferentTags(t *testing.T) {
 	if n := c.metric(master, "ledgermq_replica_consumer_group_mixed"); n != 1 {
 		t.Errorf("%v groups are told to be mixed, want 1", n)
 	}
+	// One that says goodbye changes nothing between the others, whatever its connection carries next, over the place of its goodbye.
+	gone := c.wire(master, "g1")
+	gone.join("gone", "cg", "CLUSTERING", "T", "BB")
+	gone.ok(remoting.UnregisterClient, nil, "clientID", "gone", "producerGroup", "pg", "consumerGroup", "cg")
+	gone.call(-1, nil, "padding", strings.Repeat("\xff", 1000))
+	if resp := pull(a, 3); resp.Code != remoting.SystemError {
+		t.Fatalf("at the other member's message, after a third one left: code %d %q", resp.Code, resp.Remark)
+	}
+	if n := c.metric(master, "ledgermq_replica_consumer_group_mixed"); n != 1 {
+		t.Errorf("%v groups are told to be mixed after a third member left, want 1", n)
+	}
 	b.ok(remoting.UnregisterClient, nil, "clientID", "b", "consumerGroup", "cg")
 	if resp := pull(a, 3); resp.Code != remoting.Success || number(t, resp, "nextBeginOffset") != 5 {
 		t.Errorf("after the other member left: code %d %q", resp.Code, resp.Remark)

@@ -3,6 +3,7 @@ package broker
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/remoting"
@@ -115,7 +116,8 @@ func (r *Replica) handleUnregister(c *remoting.Conn, req *remoting.Command) {
 		return
 	}
 	r.presenceMu.Lock()
-	changed := r.presence.unregister(c, req.GetOr("producerGroup", ""), req.GetOr("consumerGroup", ""))
+	// The names become keys, which outlive the request.
+	changed := r.presence.unregister(c, strings.Clone(req.GetOr("producerGroup", "")), strings.Clone(req.GetOr("consumerGroup", "")))
 	r.presenceMu.Unlock()
 	c.Reply(req, remoting.NewResponse(remoting.Success, ""))
 	r.notifyMembers(changed)

@@ -70,7 +70,9 @@ func (rd *reader) frames() error {
 		if size == 0 || size > len(have) {
 			return rd.room(size, header)
 		}
-		if err := rd.c.dispatch(have[:size:size], header); err != nil {
+		err = rd.c.dispatch(have[:size:size], header)
+		spoil(have[:size])
+		if err != nil {
 			return err
 		}
 		rd.r += size
