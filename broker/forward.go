@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,7 +34,8 @@ type forwarder struct {
 	mu      sync.Mutex
 	addr    string
 	client  *remoting.Client
-	dialing chan struct{} // not nil while one request dials for all that wait; closed when it has done so
+	former  []*remoting.Client // to earlier masters, which still may answer what they were asked
+	dialing chan struct{}      // not nil while one request dials for all that wait; closed when it has done so
 }
 
 func newForwarder(r *Replica) forwarder { return forwarder{r: r} }
@@ -45,6 +47,22 @@ func (f *forwarder) close() {
 		f.client.Close()
 		f.client = nil
 	}
+	for _, c := range f.former {
+		c.Close()
+	}
+	f.former = nil
+}
+
+// retire keeps a connection for as long as a request may wait for its answer; mu is held. An earlier master says "not stored", or OK,
+// of what reached it, and without that answer nobody would know.
+func (f *forwarder) retire(c *remoting.Client) {
+	f.former = append(f.former, c)
+	time.AfterFunc(forwardTimeout, func() {
+		c.Close()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.former = slices.DeleteFunc(f.former, func(other *remoting.Client) bool { return other == c })
+	})
 }
 
 // dial returns the connection to addr. Of many requests that need a new one, as in the moment of a hand-over, one makes it.
@@ -71,20 +89,19 @@ func (f *forwarder) dial(ctx context.Context, addr string) (*remoting.Client, er
 	f.mu.Unlock()
 	c, err := remoting.Dial(ctx, addr, remoting.ClientOptions{Logger: f.r.log})
 	f.mu.Lock()
-	old := f.client
 	if err == nil && f.r.ctx.Err() != nil { // nobody would close it
 		c.Close()
 		c, err = nil, fmt.Errorf("%w: %w", remoting.ErrNotSent, f.r.ctx.Err())
 	}
 	if err == nil {
+		if f.client != nil {
+			f.retire(f.client)
+		}
 		f.client, f.addr = c, addr
 	}
 	f.dialing = nil
 	close(done)
 	f.mu.Unlock()
-	if err == nil && old != nil {
-		old.Close()
-	}
 	return c, err
 }
 
