@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ledgermq/ledgermq/broker/state"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/raftlog"
 	"github.com/ledgermq/ledgermq/remoting"
@@ -87,7 +88,8 @@ func (r *Replica) handOver(to ids.ReplicaID) error {
 func (r *Replica) handedOver(err error) {
 	if err == nil {
 		r.office.quiet.Store(r.now().Add(hush).UnixMilli())
-		r.srv.Go(r.passOnCommits)
+		left := r.commits.take("") // before housekeeping proposes them here, in vain
+		r.spawn(func() { r.passOnCommits(left) })
 	} else {
 		if r.role.Load().Kind == raftlog.RoleMaster {
 			r.inbox.setOpen(true)
@@ -109,8 +111,8 @@ func (o *office) speaks(now time.Time) bool {
 }
 
 // passOnCommits sends to the new master the consumer offsets that came one-way while this replica was giving up its office.
-func (r *Replica) passOnCommits() {
-	for _, o := range r.commits.take("") {
+func (r *Replica) passOnCommits(left []state.ConsumerOffset) {
+	for _, o := range left {
 		t, lives := r.st.TopicByID(o.Topic)
 		if !lives {
 			continue
