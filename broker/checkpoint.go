@@ -9,6 +9,7 @@ import (
 	"github.com/ledgermq/ledgermq/broker/state"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/raftlog"
+	"github.com/ledgermq/ledgermq/timer"
 )
 
 // checkpoint writes state and index beside the loop, one at a time.
@@ -67,9 +68,14 @@ func (r *Replica) spillIndex(end ids.PhysicalOffset) {
 		return
 	}
 	r.indexed = end
+	b := r.st.TimerBounds() // of now: what becomes past meanwhile may be lost again with the end of the log
 	r.checkpoint.wg.Go(func() {
 		defer r.checkpoint.busy.Store(false)
-		if err := r.checkpointIndexes(end, r.st); err != nil {
+		err := r.syncBefore()
+		if err == nil {
+			err = r.checkpointIndexes(end, b)
+		}
+		if err != nil {
 			r.log.Error().Err(err).Msg("cannot write a checkpoint of the indexes: the next start reads more of the log")
 		}
 	})
@@ -87,10 +93,10 @@ func (r *Replica) lastCheckpoint() error {
 		return nil
 	}
 	if r.catchingUp() {
-		return r.checkpointIndexes(meta.Offset, r.st) // the state is of a later entry
+		return r.checkpointIndexes(meta.Offset, r.st.TimerBounds()) // the state is of a later entry
 	}
 	if meta.Offset == ids.PhysicalOffset(r.checkpoint.offset.Load()) { // the snapshot is there; the index may have been rebuilt
-		return r.checkpointIndexes(meta.Offset, r.st)
+		return r.checkpointIndexes(meta.Offset, r.st.TimerBounds())
 	}
 	f, err := r.clog.ReadFrame(meta.Index, nil)
 	if err != nil {
@@ -109,12 +115,10 @@ func (r *Replica) writeCheckpoint(meta state.SnapshotMeta, st *state.State) erro
 	if meta.Index == 0 {
 		return nil
 	}
-	if r.clog.Async() { // else it may be ahead of its log after a loss of power
-		if err := r.clog.Sync(); err != nil {
-			return fmt.Errorf("sync before a checkpoint: %w", err)
-		}
+	if err := r.syncBefore(); err != nil {
+		return err
 	}
-	if err := r.checkpointIndexes(meta.Offset, st); err != nil {
+	if err := r.checkpointIndexes(meta.Offset, st.TimerBounds()); err != nil {
 		return err
 	}
 	r.proveTimers(meta.Offset, st)
@@ -129,12 +133,24 @@ func (r *Replica) writeCheckpoint(meta state.SnapshotMeta, st *state.State) erro
 	return nil
 }
 
-// checkpointIndexes makes the indexes durable up to end. What st counts as past is left out of the timers.
-func (r *Replica) checkpointIndexes(end ids.PhysicalOffset, st *state.State) error {
+// syncBefore makes durable what is applied. Before a checkpoint of a log that flushes asynchronously: else that may be ahead of its log
+// after a loss of power.
+func (r *Replica) syncBefore() error {
+	if !r.clog.Async() {
+		return nil
+	}
+	if err := r.clog.Sync(); err != nil {
+		return fmt.Errorf("sync before a checkpoint: %w", err)
+	}
+	return nil
+}
+
+// checkpointIndexes makes the indexes durable up to end. What is past by b, of a state whose log is durable, is left out of the timers.
+func (r *Replica) checkpointIndexes(end ids.PhysicalOffset, b timer.Bounds) error {
 	if err := r.idx.Checkpoint(end); err != nil {
 		return fmt.Errorf("checkpoint of the queue index: %w", err)
 	}
-	if err := r.checkpointTimers(end, st.TimerBounds()); err != nil {
+	if err := r.checkpointTimers(end, b); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	return nil

@@ -206,8 +206,8 @@ func (r *Replica) spillTimers(end ids.PhysicalOffset) error {
 	return r.timers.idx.Checkpoint(end, r.st.TimerBounds())
 }
 
-// checkpointTimers makes the timer index durable up to end, where a state with those bounds is not ahead. While the index is being
-// rebuilt it is left alone.
+// checkpointTimers makes the timer index durable up to end; b is as for checkpointIndexes. While the index is being rebuilt it is left
+// alone.
 func (r *Replica) checkpointTimers(end ids.PhysicalOffset, b timer.Bounds) error {
 	if !r.timers.work.TryLock() {
 		return nil
@@ -263,6 +263,9 @@ func (r *Replica) readTimersAgain(end ids.PhysicalOffset) error {
 	if b.Low >= end {
 		return nil
 	}
+	if err := r.syncBefore(); err != nil { // what is past by b
+		return err
+	}
 	first, err := r.clog.IndexAt(max(b.Low, r.clog.FirstOffset()))
 	if err != nil {
 		return err
@@ -286,7 +289,7 @@ func (r *Replica) readTimersAgain(end ids.PhysicalOffset) error {
 			}
 		}
 		if gathered >= maxTimersInMemory {
-			if err := r.timers.idx.Checkpoint(min(end, f.Offset()+ids.PhysicalOffset(f.Size())), r.st.TimerBounds()); err != nil {
+			if err := r.timers.idx.Checkpoint(min(end, f.Offset()+ids.PhysicalOffset(f.Size())), b); err != nil {
 				return err
 			}
 			gathered = 0

@@ -7,8 +7,8 @@ import (
 	"github.com/ledgermq/ledgermq/internal/ids"
 )
 
-// Checkpoint makes durable what lies below to in the log: all of it was added, and is committed. b are the bounds of a state that is not
-// ahead of to; what is dead by them is left out. After an error everything is as it was.
+// Checkpoint makes durable what lies below to in the log: all of it was added, and is committed. b are the bounds of a state whose
+// log is durable; what is dead by them is left out, for good. After an error everything is as it was.
 func (x *Index) Checkpoint(to ids.PhysicalOffset, b Bounds) error {
 	x.work.Lock()
 	defer x.work.Unlock()
