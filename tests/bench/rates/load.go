@@ -271,6 +271,8 @@ func (g *generator) run(ctx context.Context, l load, senders int, window time.Du
 	if l.lag > 0 {
 		from = from.Add(2 * l.lag) // once to the first delivery, and once more: before it senders are faster, and what they sent then comes meanwhile
 	}
+	// What is taken now takes the processor from what is delivered after the delay, and the other way round: both rates swing with it.
+	window = max(window, 8*l.lag)
 	to := from.Add(window)
 	var all []counts
 	var sending sync.WaitGroup

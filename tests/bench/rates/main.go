@@ -53,9 +53,11 @@ const goal = 3
 
 func main() {
 	var o options
-	flag.IntVar(&o.seconds, "seconds", 8, "how long each load is measured")
+	flag.IntVar(&o.seconds, "seconds", 8, "how long each load is measured; timers at least 8 times their delay")
 	flag.DurationVar(&o.warm, "warm", 40*time.Second, "how long RocketMQ is warmed up")
 	flag.StringVar(&o.only, "only", "", "measure only this `SYSTEM`: rocketmq or ledgermq")
+	flag.StringVar(&o.load, "load", "", "measure only the load of this `NAME`")
+	flag.IntVar(&o.senders, "senders", 0, "measure only with so `MANY` senders, 64 or 256")
 	flag.BoolVar(&o.timers, "timers", false, "instead, measure how late timers come, and many that are due at once")
 	flag.IntVar(&o.count, "count", 1_000_000, "with -timers, how `MANY` are due at once")
 	flag.Parse()
@@ -76,6 +78,8 @@ type options struct {
 	seconds int
 	warm    time.Duration
 	only    string
+	load    string
+	senders int
 	timers  bool
 	count   int
 }
@@ -88,6 +92,10 @@ func (o *options) validate() error {
 		return fmt.Errorf("-warm %v is negative", o.warm)
 	case o.only != "" && o.only != "rocketmq" && o.only != "ledgermq":
 		return fmt.Errorf("-only %s: use rocketmq or ledgermq", o.only)
+	case o.load != "" && !slices.ContainsFunc(loads, func(l load) bool { return l.name == o.load }):
+		return fmt.Errorf("-load %q: there is no such load", o.load)
+	case o.senders != 0 && !slices.Contains(senders, o.senders):
+		return fmt.Errorf("-senders %d: use 64 or 256", o.senders)
 	case o.count < 1 || o.count > 10_000_000:
 		return fmt.Errorf("-count %d: use 1 to 10000000", o.count)
 	}
@@ -182,7 +190,7 @@ func ofRocketMQ(ctx context.Context, dir string, o options) (rows []row, err err
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
-	return measure(ctx, c.Namesrv, o.warm, time.Duration(o.seconds)*time.Second)
+	return measure(ctx, c.Namesrv, o.warm, o)
 }
 
 func ofOurs(ctx context.Context, dir string, o options) (rows []row, err error) {
@@ -192,7 +200,7 @@ func ofOurs(ctx context.Context, dir string, o options) (rows []row, err error) 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
-	return measure(ctx, c.Namesrv, min(o.warm, 5*time.Second), time.Duration(o.seconds)*time.Second)
+	return measure(ctx, c.Namesrv, min(o.warm, 5*time.Second), o)
 }
 
 // start starts one group in mode 2-3 on three nodes. Profiles can be taken while it runs.
@@ -213,8 +221,11 @@ func start(ctx context.Context, dir string) (*cluster.Cluster, error) {
 	return c, nil
 }
 
-// measure runs all loads against the one group of a cluster.
-func measure(ctx context.Context, namesrv []string, warm, window time.Duration) ([]row, error) {
+// senders are the numbers of them that each load is measured with.
+var senders = []int{64, 256}
+
+// measure runs the loads against the one group of a cluster.
+func measure(ctx context.Context, namesrv []string, warm time.Duration, o options) ([]row, error) {
 	g, err := connect(ctx, namesrv)
 	if err != nil {
 		return nil, err
@@ -228,13 +239,16 @@ func measure(ctx context.Context, namesrv []string, warm, window time.Duration) 
 	}
 	var rows []row
 	for _, l := range loads {
-		for _, senders := range []int{64, 256} {
-			more, err := g.run(ctx, l, senders, window)
+		for _, n := range senders {
+			if o.load != "" && o.load != l.name || o.senders != 0 && o.senders != n {
+				continue
+			}
+			more, err := g.run(ctx, l, n, time.Duration(o.seconds)*time.Second)
 			if err != nil {
-				return nil, fmt.Errorf("%s, %d senders: %w", l.name, senders, err)
+				return nil, fmt.Errorf("%s, %d senders: %w", l.name, n, err)
 			}
 			for _, r := range more {
-				fmt.Fprintf(os.Stderr, "  %s, %d senders: %.0f/s, p50 %s, p99 %s, %d errors, %d missing, load average %s\n", r.load, r.senders, r.perSecond, r.quantile(0.5), r.quantile(0.99), r.errors, r.missing, r.average)
+				fmt.Fprintf(os.Stderr, "  %s, %d senders: %.0f/s, p50 %s, p99 %s, %d errors, %d missing, load average %s\n", r.load, n, r.perSecond, r.quantile(0.5), r.quantile(0.99), r.errors, r.missing, r.average)
 				if r.why != nil {
 					fmt.Fprintln(os.Stderr, "    the first error:", r.why)
 				}
