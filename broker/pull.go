@@ -56,7 +56,8 @@ func parsePull(req *remoting.Command) (p pullRequest, err error) {
 	p.max = int(i32("maxMsgNums"))
 	p.sysFlag = i32("sysFlag")
 	p.commit = ids.QueueOffset(i64("commitOffset"))
-	p.suspend = min(time.Duration(i64("suspendTimeoutMillis"))*time.Millisecond, maxSuspend)
+	// Bounded before it is counted in nanoseconds: there it would overflow.
+	p.suspend = time.Duration(min(max(i64("suspendTimeoutMillis"), 0), maxSuspend.Milliseconds())) * time.Millisecond
 	p.subVersion = i64("subVersion")
 	p.subscription, _ = req.Get("subscription")
 	p.expression = req.GetOr("expressionType", expressionTag)
