@@ -88,7 +88,13 @@ func (f *traceFields) number(i int) int64 {
 
 func (f *traceFields) time(i int) time.Time { return time.UnixMilli(f.number(i)) }
 
-func (f *traceFields) cost(i int) time.Duration { return time.Duration(f.number(i)) * time.Millisecond }
+// cost is a field in milliseconds. One that a Duration cannot hold is no time that anything took.
+func (f *traceFields) cost(i int) time.Duration {
+	n := f.number(i)
+	d := time.Duration(n) * time.Millisecond
+	f.fault = f.fault || d.Milliseconds() != n
+	return d
+}
 
 func (f *traceFields) record() (r TraceRecord, known bool) {
 	r.Kind = f.list[0]

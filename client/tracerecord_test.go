@@ -41,7 +41,8 @@ func TestParseTrace(t *testing.T) {
 	}
 	// What makes no sense is counted, and hides nothing of what does.
 	good := line("Recall", "1796000000000", "R", "pg", "T", "ID1", "true")
-	for _, bad := range []string{"x\x02", line("Pub"), line("Pub", "soon", "R", "pg", "T", "ID", "", "", "", "1", "1", "0", "true"), line("SubAfter", "REQ"), line("Recall", "1", "R", "pg", "T", "", "true"), line("Pub", "1", "2"), "\x01\x02", line("pub", "1")} {
+	for _, bad := range []string{"x\x02", line("Pub"), line("Pub", "soon", "R", "pg", "T", "ID", "", "", "", "1", "1", "0", "true"), line("SubAfter", "REQ"), line("Recall", "1", "R", "pg", "T", "", "true"), line("Pub", "1", "2"),
+		line("SubAfter", "REQ", "ID1", "9223372036854775807", "true", "k1"), line("SubAfter", "REQ", "ID1", "-9223372036855", "true", "k1"), "\x01\x02", line("pub", "1")} {
 		if got, n := ParseTrace([]byte(good + bad + good)); len(got) != 2 || n != 1 {
 			t.Errorf("%q: %d records, %d bad", bad, len(got), n)
 		}
