@@ -46,7 +46,7 @@ func (s *Server) handle(c *remoting.Conn, cmd *remoting.Command) {
 	local := c.LocalAddr().String()
 	if ask := answerers[cmd.Code]; ask != nil && s.o.Cluster != nil {
 		c.Async(cmd, func(cmd *remoting.Command, p *remoting.Pending) {
-			ctx, cancel := context.WithTimeout(context.Background(), controllerCall)
+			ctx, cancel := context.WithTimeout(s.ctx, controllerCall)
 			defer cancel()
 			resp, err := ask(s, ctx, request{cmd: cmd, local: local})
 			p.Answer(s.done(cmd.Code, resp, err))

@@ -231,3 +231,38 @@ func TestControllerRequests(t *testing.T) {
 		t.Errorf("the configuration: %s", config)
 	}
 }
+
+// silentCluster answers nothing until the call is given up.
+type silentCluster struct {
+	fakeCluster
+	asked chan struct{}
+	ended chan error
+}
+
+func (c *silentCluster) Controllers(ctx context.Context) ([]ControllerPeer, string, error) {
+	close(c.asked)
+	<-ctx.Done()
+	c.ended <- ctx.Err()
+	return nil, "", ctx.Err()
+}
+
+// A server that is closed does not wait for controllers that do not answer.
+func TestCloseEndsControllerCalls(t *testing.T) {
+	t.Parallel()
+	c := &silentCluster{asked: make(chan struct{}), ended: make(chan error, 1)}
+	s := start(t, func(o *Options) { o.Cluster = c })
+	sent := make(chan struct{})
+	cl := dial(t, s)
+	go func() {
+		defer close(sent)
+		cl.Call(t.Context(), remoting.NewRequest(remoting.ControllerGetMetadataInfo)) // an answer, or a closed connection
+	}()
+	<-c.asked
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-c.ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the call ended with %v, want it given up", err)
+	}
+	<-sent
+}

@@ -86,6 +86,7 @@ type Server struct {
 	mu     sync.RWMutex // guards routes; held for microseconds, never over I/O
 	routes *Routes
 
+	ctx  context.Context // ends with Close; set by Start
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 }
@@ -111,15 +112,14 @@ func New(o Options) (*Server, error) {
 
 // Start begins to serve. It must be called once, before Close.
 func (s *Server) Start() {
-	ctx, cancel := context.WithCancel(context.Background())
-	s.stop = cancel
+	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.wg.Add(2)
-	go s.expire(ctx)
-	go s.becomeReady(ctx)
+	go s.expire(s.ctx)
+	go s.becomeReady(s.ctx)
 	s.remoting.Start()
 }
 
-// Close stops serving and waits for all goroutines.
+// Close stops serving, ends the calls of controllers that are under way, and waits for all goroutines.
 func (s *Server) Close() error {
 	if s.stop != nil {
 		s.stop()
