@@ -168,11 +168,16 @@ func (p *repair) end() {
 func (p *repair) reopen() {
 	p.n.mu.Lock()
 	h := p.n.replicas[p.gid]
-	if h == nil || h.repair != p || h.file.Lost != "" {
+	if h == nil || h.repair != p {
 		p.n.mu.Unlock()
 		return
 	}
-	h.repair, h.parked = nil, ""
+	h.repair = nil
+	if h.file.Lost != "" { // it was given up meanwhile
+		p.n.mu.Unlock()
+		return
+	}
+	h.parked = ""
 	h.repairs++
 	h.repaired += p.got.Load()
 	seen := h.seen
@@ -396,16 +401,19 @@ func (p *repair) answer(q question) {
 	}
 }
 
-// giveUp ends a repair: the identity of the replica is lost.
+// giveUp ends a repair: the identity of the replica is lost. Of a repair that has ended by itself nothing is given up: the replica is being
+// opened, and is told what became of it when it is open.
 func (n *Node) giveUp(id ids.GroupID, p *repair, why string) {
-	p.tell(why)
 	p.stop()
 	n.mu.Lock()
-	if h := n.replicas[id]; h != nil {
-		h.file.Lost = why
-		f := h.file
-		n.wg.Go(func() { n.peek(id, f) })
+	h := n.replicas[id]
+	if h == nil || h.repair != p {
+		n.mu.Unlock()
+		return
 	}
+	h.parked, h.file.Lost = why, why
+	f := h.file
+	n.wg.Go(func() { n.peek(id, f) })
 	n.mu.Unlock()
 	n.remember(id, why)
 }
