@@ -50,6 +50,35 @@ func (n *Node) ReadLast(group string) error {
 	return errors.New("it is not open")
 }
 
+// Unknown makes the node not know the open replica of the group, as while that one is being opened, until known is called.
+func (n *Node) Unknown(group string) (known func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, h := range n.replicas {
+		if h.file.Group == group && h.r != nil {
+			r := h.r
+			h.r, h.opening = nil, true
+			return func() {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				h.r, h.opening = r, false
+			}
+		}
+	}
+	panic("it is not open")
+}
+
+// Unrepairable makes a repair of the group's replica fail before it begins.
+func (n *Node) Unrepairable(group string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, h := range n.replicas {
+		if h.file.Group == group {
+			h.file.Cluster = "none"
+		}
+	}
+}
+
 // Held is how many pulls wait.
 func (r *Replica) Held() int { return r.holds.count() }
 

@@ -33,12 +33,10 @@ func (r *Replica) housekeeping() {
 			return
 		}
 		now := r.now()
-		if st := r.raft.Status(); st.Lost {
-			r.node.park(r, st.Parked, false)
+		if st := r.raft.Status(); st.Lost && r.node.park(r, st.Parked, false) {
 			return // park closes this replica, which ends this loop
 		}
-		if err := r.clog.Poisoned(); err != nil && repairable(err) {
-			r.node.repairOpen(r, err)
+		if err := r.clog.Poisoned(); err != nil && repairable(err) && r.node.repairOpen(r, err) {
 			return // it closes this replica too
 		}
 		for _, h := range r.holds.expired(now) {

@@ -429,13 +429,14 @@ func signal(c chan struct{}) {
 }
 
 // park closes an open replica that turned out to have lost its identity, or that an operator took out of its group, as a crash would:
-// nothing of it may be written or sent any more.
-func (n *Node) park(r *Replica, why string, planned bool) {
+// nothing of it may be written or sent any more. It returns false when it does not: the node does not have the replica yet, somebody
+// else has closed it, or the node is being closed and closes it like the others.
+func (n *Node) park(r *Replica, why string, planned bool) bool {
 	n.mu.Lock()
 	h := n.replicas[r.gid]
 	if h == nil || h.r != r || n.closing {
-		n.mu.Unlock() // a closing node closes it like the others
-		return
+		n.mu.Unlock()
+		return false
 	}
 	h.r, h.parked, h.file.Lost, h.closing = nil, why, why, true
 	f := h.file
@@ -457,6 +458,7 @@ func (n *Node) park(r *Replica, why string, planned bool) {
 	n.mu.Unlock()
 	n.remember(r.gid, why)
 	tellParked(r.log, planned, why)
+	return true
 }
 
 // tellParked says that a replica takes no part any more. What an operator wanted is nothing that he must act on.

@@ -92,20 +92,29 @@ func (n *Node) newRepair(h *hosted, gid ids.GroupID, fault error) (*repair, erro
 	return p, nil
 }
 
-// repairOpen closes a replica whose log turned out to be damaged, and repairs it.
-func (n *Node) repairOpen(r *Replica, fault error) {
+// repairOpen closes a replica whose log turned out to be damaged, and repairs it. It returns false when it does not close it, as park does.
+func (n *Node) repairOpen(r *Replica, fault error) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	h := n.replicas[r.gid]
 	if h == nil || h.r != r || n.closing {
-		return
-	}
-	p, err := n.newRepair(h, r.gid, fault)
-	if err != nil {
-		r.log.Error().Err(err).Msg("the replica cannot be repaired")
-		return
+		return false
 	}
 	h.r = nil
+	p, err := n.newRepair(h, r.gid, fault)
+	if err != nil { // it stays closed
+		h.closing, h.parked = true, fmt.Sprintf("damaged: %v; it cannot be repaired: %v", fault, err)
+		tellParked(r.log, false, h.parked)
+		n.wg.Go(func() {
+			if err := r.close(false); err != nil {
+				r.log.Warn().Err(err).Msg("closing the damaged replica")
+			}
+			n.mu.Lock()
+			h.closing = false
+			n.mu.Unlock()
+		})
+		return true
+	}
 	n.wg.Go(func() {
 		// The end of what was acknowledged is known to this process alone, and damage there would pass for a torn tail.
 		unknown := r.clog.KeepBound()
@@ -119,6 +128,7 @@ func (n *Node) repairOpen(r *Replica, fault error) {
 		}
 		p.run()
 	})
+	return true
 }
 
 // run repairs until that succeeds, or cannot.

@@ -201,6 +201,68 @@ func TestPullMeetsDamage(t *testing.T) {
 	}
 }
 
+// damagedSlave has a slave meet damage in a pull, after what before does to its node, and returns its name and a connection.
+func damagedSlave(t *testing.T, c *cluster, before func(*broker.Node)) (string, *wire) {
+	t.Helper()
+	w := c.wire(c.master("g1"), "g1")
+	w.topic("T", 4)
+	w.topic("empty", 1)
+	w.fill(0, 24, 1<<10)
+	want := w.answers()
+	node := c.slave("g1")
+	s := c.wire(node, "g1")
+	eventually(t, 20*time.Second, func() error {
+		if got := s.answers(); got != want {
+			return fmt.Errorf("%s answers\n%s\nthe master\n%s", node, got, want)
+		}
+		return nil
+	})
+	pull := pullFields("cg", "T", 2, "queueId", "1", "maxMsgNums", "2")
+	good := records(t, s.call(remoting.PullMessage, nil, pull...).Body)
+	flip(t, c.segment(node, 0), int64(good[1].PhysicalOffset)+300)
+	before(c.nodes[node])
+	if resp := s.call(remoting.PullMessage, nil, pull...); resp.Code != remoting.SystemBusy {
+		t.Fatalf("a pull of a damaged message from %s: code %d %q", node, resp.Code, resp.Remark)
+	}
+	return node, s
+}
+
+// Damage is met while the replica is still being opened, and the node does not have it yet, so that nobody can close it: it goes on with what it
+// does by the clock, such as to end a held pull, and is repaired once the node has it.
+func TestDamageWhileBeingOpened(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	var known func()
+	node, s := damagedSlave(t, c, func(n *broker.Node) { known = n.Unknown("g1") })
+	resp := s.call(remoting.PullMessage, nil, pullFields("cg", "empty", 0, "sysFlag", "6", "suspendTimeoutMillis", "500")...)
+	if resp.Code != remoting.PullNotFound {
+		t.Errorf("a held pull: code %d %q", resp.Code, resp.Remark)
+	}
+	known()
+	eventually(t, 60*time.Second, func() error {
+		if n := c.nodes[node].Repairs("g1"); n != 1 {
+			return fmt.Errorf("%s has made %d repairs: %v", node, n, c.nodes[node].Ready())
+		}
+		return c.nodes[node].Ready()
+	})
+}
+
+// A damaged replica whose repair cannot even begin is closed all the same, and says why.
+func TestDamageThatCannotBeRepaired(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "g1")
+	node, _ := damagedSlave(t, c, func(n *broker.Node) { n.Unrepairable("g1") })
+	eventually(t, 20*time.Second, func() error {
+		if err := c.nodes[node].Ready(); err == nil || !strings.Contains(err.Error(), "it cannot be repaired") {
+			return fmt.Errorf("it says %v", err)
+		}
+		return nil
+	})
+	if c.nodes[node].Replica("g1") != nil {
+		t.Error("it is open")
+	}
+}
+
 // The last frame that a replica acknowledged goes bad while it runs, and a read finds it, before the replica has noted durably that it was
 // there. Nobody can tell then that it was the last one: the identity is lost, and the frame is not cut as a torn tail.
 func TestDamagedTailWhileRunning(t *testing.T) {
