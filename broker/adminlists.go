@@ -8,7 +8,7 @@ import (
 	"github.com/ledgermq/ledgermq/remoting"
 )
 
-// maxListed bounds the topics or groups of one request.
+// maxListed bounds the topics or groups of one request, and the groups of one connection.
 const maxListed = 1024
 
 // putTopicList takes UPDATE_AND_CREATE_TOPIC_LIST (18). All are checked before the first is made.

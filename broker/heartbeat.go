@@ -26,9 +26,17 @@ func (r *Replica) handleHeartbeat(c *remoting.Conn, req *remoting.Command) {
 		replyError(c, req, err)
 		return
 	}
+	var changed []string
 	r.presenceMu.Lock()
-	changed := r.presence.heartbeat(c, clientInfo{req.Language, req.Version}, hb, r.now())
+	err := r.presence.fits(c, &hb)
+	if err == nil {
+		changed = r.presence.heartbeat(c, clientInfo{req.Language, req.Version}, hb, r.now())
+	}
 	r.presenceMu.Unlock()
+	if err != nil {
+		replyError(c, req, err)
+		return
+	}
 	r.notifyMembers(changed)
 	if r.isMaster() && r.createsGroups() {
 		for _, d := range hb.ConsumerDataSet {
@@ -59,8 +67,11 @@ func heartbeatAnswer() *remoting.Command {
 	return resp
 }
 
-// checkHeartbeat checks names, and leaves out groups that do not exist and may not be created by a heartbeat.
+// checkHeartbeat checks sizes and names, and leaves out groups that do not exist and may not be created by a heartbeat.
 func (r *Replica) checkHeartbeat(hb *HeartbeatData) error {
+	if err := hb.bounded(); err != nil {
+		return err
+	}
 	kept := hb.ConsumerDataSet[:0]
 	for _, d := range hb.ConsumerDataSet {
 		if err := message.ValidGroup(d.GroupName); err != nil {
@@ -74,6 +85,22 @@ func (r *Replica) checkHeartbeat(hb *HeartbeatData) error {
 	for _, d := range hb.ProducerDataSet {
 		if err := message.ValidGroup(d.GroupName); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// bounded refuses more than maxListed groups of a kind, or subscriptions of a group: each is kept, and one worker makes the groups.
+func (hb *HeartbeatData) bounded() error {
+	if n := len(hb.ProducerDataSet); n > maxListed {
+		return refuse(remoting.InvalidParameter, "a heartbeat has %d producer groups: it can have %d", n, maxListed)
+	}
+	if n := len(hb.ConsumerDataSet); n > maxListed {
+		return refuse(remoting.InvalidParameter, "a heartbeat has %d consumer groups: it can have %d", n, maxListed)
+	}
+	for _, d := range hb.ConsumerDataSet {
+		if n := len(d.SubscriptionDataSet); n > maxListed {
+			return refuse(remoting.InvalidParameter, "consumer group %q has %d subscriptions in a heartbeat: it can have %d", d.GroupName, n, maxListed)
 		}
 	}
 	return nil

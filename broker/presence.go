@@ -3,6 +3,8 @@ package broker
 import (
 	"slices"
 	"time"
+
+	"github.com/ledgermq/ledgermq/remoting"
 )
 
 // Names that RocketMQ's heartbeat uses.
@@ -45,12 +47,13 @@ type SubscriptionData struct {
 // groups whose members must be told come out) and lives in memory only, since a client says all of it again every 30 s to
 // every broker. C is the connection. The owner serialises calls.
 //
-// Invariants: a connection is in conns exactly while it has at least one member. A group is in mixed exactly while its mixture is not
-// empty.
+// Invariants: a connection is in conns exactly while it has at least one member, and in producing exactly while it is a producer. With fits
+// before each heartbeat it is at most maxListed of each. A group is in mixed exactly while its mixture is not empty.
 type presence[C comparable] struct {
 	groups    map[string]*consumerGroup[C]
 	producers map[string]map[C]*member
 	conns     map[C]map[string]bool // consumer groups of a connection
+	producing map[C]map[string]bool // producer groups of a connection
 	asks      int64                 // how often a producer was chosen
 	mixed     map[string][]string   // groups whose members differ: in which topics
 }
@@ -80,7 +83,35 @@ type clientInfo struct {
 const memberExpiry = 120 * time.Second
 
 func newPresence[C comparable]() *presence[C] {
-	return &presence[C]{groups: map[string]*consumerGroup[C]{}, producers: map[string]map[C]*member{}, conns: map[C]map[string]bool{}, mixed: map[string][]string{}}
+	return &presence[C]{groups: map[string]*consumerGroup[C]{}, producers: map[string]map[C]*member{},
+		conns: map[C]map[string]bool{}, producing: map[C]map[string]bool{}, mixed: map[string][]string{}}
+}
+
+// fits returns nil when a connection has at most maxListed producer groups and as many consumer groups with what a heartbeat says.
+func (p *presence[C]) fits(c C, hb *HeartbeatData) error {
+	var producers, consumers map[string]bool // new ones
+	note := func(fresh *map[string]bool, had map[string]bool, group string) {
+		if had[group] {
+			return
+		}
+		if *fresh == nil {
+			*fresh = map[string]bool{}
+		}
+		(*fresh)[group] = true
+	}
+	for _, d := range hb.ProducerDataSet {
+		note(&producers, p.producing[c], d.GroupName)
+	}
+	for _, d := range hb.ConsumerDataSet {
+		note(&consumers, p.conns[c], d.GroupName)
+	}
+	if n := len(p.producing[c]) + len(producers); n > maxListed {
+		return refuse(remoting.InvalidParameter, "this connection would have %d producer groups: it can have %d", n, maxListed)
+	}
+	if n := len(p.conns[c]) + len(consumers); n > maxListed {
+		return refuse(remoting.InvalidParameter, "this connection would have %d consumer groups: it can have %d", n, maxListed)
+	}
+	return nil
 }
 
 // heartbeat takes in what a client says of itself. It returns the groups in which a member or a subscription is new.
@@ -91,6 +122,10 @@ func (p *presence[C]) heartbeat(c C, info clientInfo, hb HeartbeatData, now time
 			g = map[C]*member{}
 			p.producers[d.GroupName] = g
 		}
+		if p.producing[c] == nil {
+			p.producing[c] = map[string]bool{}
+		}
+		p.producing[c][d.GroupName] = true
 		if m := g[c]; m != nil && m.clientID == hb.ClientID {
 			m.seen, m.clientInfo = now, info
 			continue
@@ -150,7 +185,7 @@ func (p *presence[C]) unregister(c C, producerGroup, consumerGroup string) (chan
 
 // closed removes all that a connection had registered.
 func (p *presence[C]) closed(c C) (changed []string) {
-	for g := range p.producers {
+	for g := range p.producing[c] {
 		p.dropProducer(c, g)
 	}
 	for g := range p.conns[c] {
@@ -187,6 +222,10 @@ func (p *presence[C]) dropProducer(c C, group string) {
 	delete(g, c)
 	if g != nil && len(g) == 0 {
 		delete(p.producers, group)
+	}
+	delete(p.producing[c], group)
+	if len(p.producing[c]) == 0 {
+		delete(p.producing, c)
 	}
 }
 
