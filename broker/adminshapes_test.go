@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ledgermq/ledgermq/broker"
 	"github.com/ledgermq/ledgermq/internal/laxjson"
 	"github.com/ledgermq/ledgermq/remoting"
 )
@@ -198,6 +199,16 @@ func TestAdminLists(t *testing.T) {
 	if none := string(w.ok(remoting.GetBrokerConsumeStats, nil, "isOrder", "true").Body); !strings.Contains(none, `"consumeStatsList":[]`) {
 		t.Errorf("that of ordered topics: %s", none)
 	}
+	// Each of these reads something of many queues: only so many may be at it.
+	leader := c.nodes[master].Replica("g1")
+	leader.Survey(broker.MaxSurveys)
+	for code, fields := range map[int32][]string{remoting.GetBrokerConsumeStats: {"isOrder", "false"}, remoting.QueryConsumeTimeSpan: {"topic", "A", "group", "one"}, remoting.GetTopicStatsInfo: {"topic", "A"}} {
+		if resp := w.call(code, nil, fields...); resp.Code != remoting.SystemBusy || !strings.Contains(resp.Remark, "under way: try again") {
+			t.Errorf("request %d beside %d others: code %d %q", code, broker.MaxSurveys, resp.Code, resp.Remark)
+		}
+	}
+	leader.Survey(-broker.MaxSurveys)
+	w.ok(remoting.GetTopicStatsInfo, nil, "topic", "A")
 	if one := string(s.ok(remoting.GetSubscriptionGroupConfig, nil, "group", "two").Body); !strings.Contains(one, `"retryMaxTimes":3`) {
 		t.Errorf("a group alone: %s", one)
 	}

@@ -1,8 +1,11 @@
 package broker
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ledgermq/ledgermq/remoting"
 )
@@ -27,7 +30,7 @@ func (r *Replica) adminHandler(code int32) func(*remoting.Command, *remoting.Pen
 	case remoting.GetTopicConfig:
 		return r.confirmed(r.oneTopic)
 	case remoting.GetTopicStatsInfo:
-		return r.confirmed(r.topicStats)
+		return r.confirmed(r.survey(r.topicStats))
 	case remoting.ViewBrokerStatsData:
 		return r.here(r.brokerStats)
 	case remoting.UpdateAndCreateTopicList:
@@ -41,7 +44,7 @@ func (r *Replica) adminHandler(code int32) func(*remoting.Command, *remoting.Pen
 	case remoting.GetSubscriptionGroupConfig:
 		return r.confirmed(r.oneGroup)
 	case remoting.GetBrokerConsumeStats:
-		return r.confirmed(r.allConsumeStats)
+		return r.confirmed(r.survey(r.allConsumeStats))
 	case remoting.GetAllProducerInfo:
 		return r.here(r.allProducers)
 	case remoting.QueryTopicsByConsumer:
@@ -53,7 +56,7 @@ func (r *Replica) adminHandler(code int32) func(*remoting.Command, *remoting.Pen
 	case remoting.GetTimerMetrics:
 		return r.confirmed(r.timerMetrics)
 	case remoting.QueryConsumeTimeSpan:
-		return r.confirmed(r.consumeTimeSpan)
+		return r.confirmed(r.survey(r.consumeTimeSpan))
 	case remoting.GetSystemTopicListFromBroker:
 		return r.confirmed(r.systemTopics)
 	case remoting.QueryConsumeQueue:
@@ -76,12 +79,41 @@ func nothingToClean(*remoting.Command) (*remoting.Command, error) {
 	return remoting.NewResponse(remoting.Success, ""), nil
 }
 
-// deleteExpired takes DELETE_EXPIRED_COMMITLOG (329): what the replicas do by themselves every few seconds, now.
+// deleteExpired takes DELETE_EXPIRED_COMMITLOG (329): what the replicas do by themselves every few seconds, now. It may take long, and who
+// waited for another one would hold a worker for as long: what is under way is said to be.
 func (r *Replica) deleteExpired(*remoting.Command) (*remoting.Command, error) {
-	if err := r.retain(r.now()); err != nil {
+	if !r.retaining.TryLock() {
+		return remoting.NewResponse(remoting.Success, "old segments are being given up already"), nil
+	}
+	defer r.retaining.Unlock()
+	if err := r.giveUpFront(r.now()); err != nil {
 		return nil, err
 	}
 	return remoting.NewResponse(remoting.Success, ""), nil
+}
+
+// Bounds of requests that read something of many queues: each holds a worker while it does.
+const (
+	maxSurveys    = 32 // at once
+	surveyTimeout = 30 * time.Second
+)
+
+// survey answers with f while fewer than maxSurveys such requests are under way. ctx ends with the replica, or after surveyTimeout: f looks
+// at it between two queues.
+func (r *Replica) survey(f func(context.Context, *remoting.Command) (*remoting.Command, error)) answerer {
+	return func(req *remoting.Command) (*remoting.Command, error) {
+		defer r.surveys.Add(-1)
+		if r.surveys.Add(1) > maxSurveys {
+			return nil, refuse(remoting.SystemBusy, "%d requests that read of many queues are under way: try again", maxSurveys)
+		}
+		ctx, cancel := context.WithTimeout(r.ctx, surveyTimeout)
+		defer cancel()
+		resp, err := f(ctx, req)
+		if errors.Is(err, context.DeadlineExceeded) {
+			return nil, refuse(remoting.SystemBusy, "it was not read within %v: the disk is slow, or has more to do: try again", surveyTimeout)
+		}
+		return resp, err
+	}
 }
 
 // answerer makes the answer of one request.

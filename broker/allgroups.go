@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,7 +27,7 @@ func (r *Replica) oneGroup(req *remoting.Command) (*remoting.Command, error) {
 
 // allConsumeStats takes GET_BROKER_CONSUME_STATS (317): how far every group is on each topic that it has an offset on; with isOrder only
 // the ordered topics.
-func (r *Replica) allConsumeStats(req *remoting.Command) (*remoting.Command, error) {
+func (r *Replica) allConsumeStats(ctx context.Context, req *remoting.Command) (*remoting.Command, error) {
 	ordered, err := req.BoolOr("isOrder", false)
 	if err != nil {
 		return nil, err
@@ -57,6 +58,9 @@ func (r *Replica) allConsumeStats(req *remoting.Command) (*remoting.Command, err
 			}
 			table := map[queueJSON]offsetJSON{}
 			for q := range ids.QueueID(t.ReadQueues) {
+				if err := ctx.Err(); err != nil {
+					return nil, err
+				}
 				o, err := r.progressIn(group, name, index.Key{Topic: t.ID, Queue: q})
 				if err != nil {
 					return nil, err

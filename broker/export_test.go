@@ -79,6 +79,12 @@ func (n *Node) Unrepairable(group string) {
 	}
 }
 
+// Survey makes n requests that read of many queues count as under way.
+func (r *Replica) Survey(n int32) { r.surveys.Add(n) }
+
+// MaxSurveys is how many there may be at once.
+const MaxSurveys = maxSurveys
+
 // Held is how many pulls wait.
 func (r *Replica) Held() int { return r.holds.count() }
 

@@ -94,12 +94,17 @@ func (r *Replica) pause(d time.Duration, early <-chan struct{}) bool {
 	return true
 }
 
-// retain proposes to give up the front of the log when its oldest segments are older or more than the options allow. Never past
-// what a voter lacks, nor past this master's own durable snapshot; a learner holds it for a while, see learnerHold. Two at once would
-// take the same messages along.
+// retain gives up what is too old or too much; it waits for an administrator's request that does so already.
 func (r *Replica) retain(now time.Time) error {
 	r.retaining.Lock()
 	defer r.retaining.Unlock()
+	return r.giveUpFront(now)
+}
+
+// giveUpFront proposes to give up the front of the log when its oldest segments are older or more than the options allow. Never past
+// what a voter lacks, nor past this master's own durable snapshot; a learner holds it for a while, see learnerHold. The caller holds
+// retaining: two at once would take the same messages along.
+func (r *Replica) giveUpFront(now time.Time) error {
 	if !r.isMaster() || r.frozen.Load() { // what is to be kept would be stored again
 		return nil
 	}

@@ -95,6 +95,7 @@ type Replica struct {
 	mend        chan struct{} // asks upkeep for a rebuild of the index's holes
 	retaining   sync.Mutex    // upkeep and administrators give up old segments
 	queries     atomic.Int32  // under way
+	surveys     atomic.Int32  // under way
 	resends     sync.Mutex    // one dead letter is sent again at a time
 	resending   atomic.Int32  // dead letters that are sent again, or wait for that
 	relays      atomic.Int32  // that wait for members

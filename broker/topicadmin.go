@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/ledgermq/ledgermq/broker/state"
@@ -93,13 +94,16 @@ type topicOffsetJSON struct {
 
 // topicStats takes GET_TOPIC_STATS_INFO (202): first and next offset of each queue, and when its last message was stored, 0 when it has
 // none any more.
-func (r *Replica) topicStats(req *remoting.Command) (*remoting.Command, error) {
+func (r *Replica) topicStats(ctx context.Context, req *remoting.Command) (*remoting.Command, error) {
 	t, err := r.topicOf(req)
 	if err != nil {
 		return nil, err
 	}
 	var queues []topicOffsetJSON
 	for q := range ids.QueueID(max(t.ReadQueues, t.WriteQueues)) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		o, err := r.lastOf(index.Key{Topic: t.ID, Queue: q})
 		if err != nil {
 			return nil, err

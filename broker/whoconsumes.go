@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -113,7 +114,7 @@ type timeSpanJSON struct {
 
 // consumeTimeSpan takes QUERY_CONSUME_TIME_SPAN (303): for each queue of a topic when its first and last message and the last one that the
 // group consumed were stored, 0 where there is none, and for how long the next one waits.
-func (r *Replica) consumeTimeSpan(req *remoting.Command) (*remoting.Command, error) {
+func (r *Replica) consumeTimeSpan(ctx context.Context, req *remoting.Command) (*remoting.Command, error) {
 	t, err := r.topicOf(req)
 	if err != nil {
 		return nil, err
@@ -124,6 +125,9 @@ func (r *Replica) consumeTimeSpan(req *remoting.Command) (*remoting.Command, err
 	}
 	spans := []timeSpanJSON{}
 	for q := range ids.QueueID(max(t.ReadQueues, t.WriteQueues)) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		k := index.Key{Topic: t.ID, Queue: q}
 		first, end := r.queueRange(k)
 		s := timeSpanJSON{Queue: queueJSON{Topic: t.Name, BrokerName: r.group, QueueID: int32(q)}}
