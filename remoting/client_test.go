@@ -90,13 +90,14 @@ func TestCloseWhileCalling(t *testing.T) {
 
 func TestOneWayArrives(t *testing.T) {
 	t.Parallel()
-	s, pending := silent(t)
+	got := make(chan *Command, 1)
+	s := serve(t, ServerOptions{Handler: func(c *Conn, req *Command) { got <- req.Clone() }})
 	cl := dial(t, s, ClientOptions{Codec: CodecRocketMQ})
 	if err := cl.OneWay(NewRequest(UpdateConsumerOffset)); err != nil {
 		t.Fatal(err)
 	}
-	if p := <-pending; !p.OneWay() || p.Code() != UpdateConsumerOffset || p.Codec() != CodecRocketMQ {
-		t.Errorf("%+v", p)
+	if req := <-got; !req.OneWay() || req.Code != UpdateConsumerOffset || req.Codec != CodecRocketMQ {
+		t.Errorf("%+v", req)
 	}
 }
 

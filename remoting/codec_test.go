@@ -163,7 +163,7 @@ func TestBinaryEmptyIsAbsent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := d.Get("a"); ok || d.NumFields() != 1 {
+	if _, ok := d.Get("a"); ok || len(d.fields) != 1 {
 		t.Fatalf("%q", d.fields)
 	}
 }
@@ -266,7 +266,7 @@ func TestJSONAgainstLibrary(t *testing.T) {
 			t.Fatalf("%v: %s", err, header)
 		}
 		if o.Code != want.Code || o.Flag != want.Flag || o.Opaque != want.Opaque || o.Version != want.Version ||
-			o.Language != LanguageName(want.Language) || o.Remark != want.Remark || len(o.ExtFields) != want.NumFields() {
+			o.Language != LanguageName(want.Language) || o.Remark != want.Remark || len(o.ExtFields) != len(want.fields) {
 			t.Fatalf("%+v is read as %+v", want, o)
 		}
 		for k, v := range want.Fields() {
@@ -391,7 +391,7 @@ func TestSetters(t *testing.T) {
 			t.Fatalf("k%d is %s", i, v)
 		}
 	}
-	if c.GetOr("b", "") != "true" || c.GetOr("raw", "") != "xy" || c.NumFields() != 202 {
+	if c.GetOr("b", "") != "true" || c.GetOr("raw", "") != "xy" || len(c.fields) != 202 {
 		t.Fatal(c.fields)
 	}
 	if n := testing.AllocsPerRun(100, func() {

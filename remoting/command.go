@@ -24,15 +24,6 @@ const (
 // Version is the protocol version in all that this package sends: RocketMQ 5.3.3.
 const Version int32 = 479
 
-// Versions that decide how to answer an older client.
-const (
-	VersionV3_4_9 int32 = 121
-	VersionV4_1_0 int32 = 233
-	VersionV4_9_3 int32 = 399
-	VersionV4_9_4 int32 = 403
-	VersionV5_3_1 int32 = 475
-)
-
 // Command is a request or a response: the header of a frame and its body.
 //
 // A Command that a Handler gets, its strings and its body lie in the connection's read buffer. They are valid until the
@@ -68,9 +59,6 @@ func (c *Command) Response() bool { return c.Flag&FlagResponse != 0 }
 // OneWay tells whether c is a request that wants no answer.
 func (c *Command) OneWay() bool { return c.Flag&FlagOneWay != 0 }
 
-// FrameSize returns the size in bytes of the frame that c was decoded from, 0 when it was not.
-func (c *Command) FrameSize() int { return c.size }
-
 // Reset empties c and keeps its memory. What Get returned before is not valid any more.
 func (c *Command) Reset() {
 	*c = Command{fields: c.fields[:0], text: c.text[:0]}
@@ -104,9 +92,6 @@ func (c *Command) Fields() iter.Seq2[string, string] {
 		}
 	}
 }
-
-// NumFields returns the number of extension fields.
-func (c *Command) NumFields() int { return len(c.fields) }
 
 // Set writes an extension field, in place of an earlier one of the same key. Key and value are kept as they are.
 func (c *Command) Set(key, value string) {

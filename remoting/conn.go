@@ -165,13 +165,6 @@ func (c *Conn) appendUnlock(cmd *Command, e envelope) bool {
 	return c.appendedUnlock(len(out.b) - before)
 }
 
-// appendRawUnlock is appendUnlock for a frame that is already made.
-func (c *Conn) appendRawUnlock(frame []byte) bool {
-	out := c.output()
-	out.b = append(out.b, frame...)
-	return c.appendedUnlock(len(frame))
-}
-
 // output returns the buffer to append to. mu is held.
 func (c *Conn) output() *outBuffer {
 	if c.out == nil {
@@ -232,8 +225,8 @@ var opaques atomic.Int32
 
 func nextOpaque() int32 { return opaques.Add(1) }
 
-// Flush writes what AppendAnswer and AppendRaw left. It does not wait: when the socket is full a goroutine of the
-// connection goes on, and when somebody else is writing already, he takes the rest.
+// Flush writes what AppendAnswer left. It does not wait: when the socket is full a goroutine of the connection goes on, and
+// when somebody else is writing already, he takes the rest.
 func (c *Conn) Flush() {
 	c.mu.Lock()
 	if c.writing || c.closed || c.out == nil {

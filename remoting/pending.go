@@ -5,13 +5,12 @@ import "fmt"
 // Pending is an answer that is given after the handler has returned. While it lives the bytes of its request count as in
 // flight. It is a plain value, to be kept in the owner's own structures.
 //
-// Invariant: every Pending is ended exactly once, by Answer, AppendAnswer, AppendRaw or Drop; of copies only one is used.
-// After the connection has closed all of them do nothing.
+// Invariant: every Pending is ended exactly once, by Answer or AppendAnswer; of copies only one is used. After the
+// connection has closed both do nothing.
 type Pending struct {
 	conn   *Conn
 	cost   int64
 	opaque int32
-	code   int32
 	codec  byte
 	oneWay bool
 }
@@ -20,7 +19,7 @@ func (c *Conn) cost(req *Command) int64 { return int64(req.size) + requestCost }
 
 // Pending takes over the answer to req. It must be called inside the handler call of req.
 func (c *Conn) Pending(req *Command) Pending {
-	p := Pending{conn: c, cost: c.cost(req), opaque: req.Opaque, code: req.Code, codec: req.Codec, oneWay: req.OneWay()}
+	p := Pending{conn: c, cost: c.cost(req), opaque: req.Opaque, codec: req.Codec, oneWay: req.OneWay()}
 	c.taken = true
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -33,15 +32,6 @@ func (c *Conn) Pending(req *Command) Pending {
 
 // Conn returns the connection, nil when p was ended.
 func (p *Pending) Conn() *Conn { return p.conn }
-
-// Opaque is the number of the request, which its answer carries.
-func (p *Pending) Opaque() int32 { return p.opaque }
-
-// Code is the request's code.
-func (p *Pending) Code() int32 { return p.code }
-
-// Codec is the request's codec, CodecJSON or CodecRocketMQ; the answer is in the same.
-func (p *Pending) Codec() byte { return p.codec }
 
 // OneWay tells whether the request wants no answer.
 func (p *Pending) OneWay() bool { return p.oneWay }
@@ -79,21 +69,6 @@ func (p *Pending) Answer(resp *Command) {
 func (p *Pending) AppendAnswer(resp *Command) {
 	if c := p.end(); c != nil {
 		c.appendUnlock(resp, answerEnvelope(p.opaque, p.codec))
-	}
-}
-
-// AppendRaw ends p with bytes that the caller has made itself: one whole frame in the codec of the request, with its
-// opaque and FlagResponse. It does not write, Conn.Flush does.
-func (p *Pending) AppendRaw(frame []byte) {
-	if c := p.end(); c != nil {
-		c.appendRawUnlock(frame)
-	}
-}
-
-// Drop ends p without an answer. The client waits until its own timeout.
-func (p *Pending) Drop() {
-	if c := p.end(); c != nil {
-		c.mu.Unlock()
 	}
 }
 

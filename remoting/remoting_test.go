@@ -38,6 +38,11 @@ func serve(t testing.TB, o ServerOptions) *Server {
 	return s
 }
 
+// InFlight returns the bytes of requests that wait for an answer, and of output that waits for a socket.
+func (s *Server) InFlight() (requests, output int64) {
+	return s.limits.inFlight.Load(), s.limits.output.Load()
+}
+
 func dial(t testing.TB, s *Server, o ClientOptions) *Client {
 	t.Helper()
 	cl, err := Dial(t.Context(), s.Addr().String(), o)

@@ -127,11 +127,6 @@ func (s *Server) Conns() []*Conn {
 	return all
 }
 
-// InFlight returns the bytes of requests that wait for an answer, and of output that waits for a socket.
-func (s *Server) InFlight() (requests, output int64) {
-	return s.limits.inFlight.Load(), s.limits.output.Load()
-}
-
 // Close stops to accept, closes all connections and waits for their goroutines and for the jobs of Go. Answers that were
 // appended are written as far as the sockets take them at once.
 func (s *Server) Close() error {
