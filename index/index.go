@@ -12,8 +12,8 @@
 //
 // Guarantees:
 //
-//  1. Get and Range answer from exactly the entries that were added, and are retained, and belong to no topic that was dropped
-//     since Open. Find answers from those of dropped topics too: a topic's id is part of a word's hash, and is never used twice.
+//  1. Get answers from exactly the entries that were added, and are retained, and belong to no topic that was dropped since
+//     Open. Find answers from those of dropped topics too: a topic's id is part of a word's hash, and is never used twice.
 //  2. What Covered tells is on the disk: after a crash the entries below it are there, or Covered has gone down. Each page
 //     of a file has a checksum; a damaged file is given up and reported, never read wrongly.
 //  3. Nothing that happens to the files stops Open: what cannot be used is dropped and named in Problems.

@@ -124,56 +124,6 @@ func (v *version) read(k Key, from ids.QueueOffset, limit int, dst []Entry) ([]E
 	}
 }
 
-// Range returns the queue offsets of a queue's retained entries: first inclusive, next exclusive. ok is false when it has
-// none, or when a damaged file keeps them from view. It looks at files from both ends, so the broker asks its state
-// machine where it can.
-func (x *Index) Range(k Key) (first, next ids.QueueOffset, ok bool) {
-	x.mu.RLock()
-	if x.closed || x.gone(k) {
-		x.mu.RUnlock()
-		return 0, 0, false
-	}
-	v := x.version
-	v.refs.Add(1)
-	var last row
-	if x.active != nil {
-		if last, ok = x.active.lookup(k); ok {
-			first, next = last.first, last.next()
-		}
-	}
-	x.mu.RUnlock()
-	defer v.unref()
-
-	for _, s := range v.slots {
-		r, found, err := s.lookup(k)
-		if err != nil {
-			_ = x.giveUp(err)
-			return 0, 0, false
-		}
-		if found {
-			first = r.first
-			if ok {
-				return first, next, true
-			}
-			break
-		}
-	}
-	if ok {
-		return first, next, true
-	}
-	for _, s := range slices.Backward(v.slots) {
-		r, found, err := s.lookup(k)
-		if err != nil {
-			_ = x.giveUp(err)
-			return 0, 0, false
-		}
-		if found {
-			return first, r.next(), true
-		}
-	}
-	return 0, 0, false
-}
-
 // present returns the present version, with a reference for the caller, and the front. It returns ErrClosed after Close.
 func (x *Index) present() (v *version, front ids.PhysicalOffset, err error) {
 	x.mu.RLock()

@@ -118,6 +118,46 @@ func (t *twin) checkWords(tb testing.TB, x *Index) {
 
 func (t *twin) visible(m logged) bool { return m.e.Offset >= t.front && !t.dropped[m.k.Topic] }
 
+// Range returns the queue offsets of a queue's retained entries: first inclusive, next exclusive. ok is false when it has
+// none, or when a damaged file keeps them from view.
+func (x *Index) Range(k Key) (first, next ids.QueueOffset, ok bool) {
+	x.mu.RLock()
+	if x.closed || x.gone(k) {
+		x.mu.RUnlock()
+		return 0, 0, false
+	}
+	v := x.version
+	v.refs.Add(1)
+	defer v.unref()
+	var last row
+	active := false
+	if x.active != nil {
+		last, active = x.active.lookup(k)
+	}
+	x.mu.RUnlock()
+
+	note := func(r row) {
+		if !ok {
+			first, ok = r.first, true
+		}
+		next = r.next()
+	}
+	for _, s := range v.slots {
+		r, found, err := s.lookup(k)
+		if err != nil {
+			_ = x.giveUp(err)
+			return 0, 0, false
+		}
+		if found {
+			note(r)
+		}
+	}
+	if active {
+		note(last)
+	}
+	return first, next, ok
+}
+
 // check compares every answer of x with the twin's.
 func (t *twin) check(tb testing.TB, x *Index) {
 	tb.Helper()
