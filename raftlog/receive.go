@@ -11,16 +11,6 @@ import (
 	"github.com/ledgermq/ledgermq/raftlog/peer"
 )
 
-// accepted tells which messages a peer may send. All others are refused: a proposal or a read from the wire would pass by the
-// master's own order, and local messages would forge the work of this process.
-func accepted(t pb.MessageType) bool {
-	switch t {
-	case pb.MsgApp, pb.MsgAppResp, pb.MsgVote, pb.MsgVoteResp, pb.MsgPreVote, pb.MsgPreVoteResp, pb.MsgHeartbeat, pb.MsgHeartbeatResp, pb.MsgTimeoutNow, pb.MsgSnap:
-		return true
-	}
-	return false
-}
-
 // Receive takes one envelope from a peer. It drops what is not for this replica, refuses what no peer may send, lets a message
 // of a higher epoch wait until that epoch is adopted, and gives the rest to Raft.
 func (r *Replica) Receive(env peer.Envelope) {
@@ -37,7 +27,7 @@ func (r *Replica) Receive(env peer.Envelope) {
 		r.refuse(env, "it is not addressed to this replica")
 		return
 	}
-	if !accepted(m.GetType()) || m.GetTerm() == 0 {
+	if !peer.Carried(m.GetType()) || m.GetTerm() == 0 {
 		r.refuse(env, "a peer may not send it")
 		return
 	}

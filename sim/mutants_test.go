@@ -132,7 +132,7 @@ var ruleMutants = []ruleMutant{
 	{"another record of the epoch in force is heard", "raftlog/receive.go",
 		"if env.Epoch == r.record.Epoch && r.conflicts(env) {", "if false && r.conflicts(env) {"},
 	{"a peer may send what it likes", "raftlog/receive.go",
-		"if !accepted(m.GetType()) || m.GetTerm() == 0 {", "if m.GetTerm() == 0 {"},
+		"if !peer.Carried(m.GetType()) || m.GetTerm() == 0 {", "if m.GetTerm() == 0 {"},
 	{"a peer that does not lead may have others campaign", "raftlog/receive.go",
 		"if env.From != r.lead || r.leaving {", "if r.leaving {"},
 	{"who is no member of the epoch takes part", "raftlog/replica.go",

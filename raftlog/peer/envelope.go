@@ -67,7 +67,8 @@ const (
 )
 
 // Carried tells whether t may come in from another node. Proposals, read requests, transfers and everything that Raft says to
-// itself never travel, and a peer that sends one is cut off.
+// itself never travel, and a peer that sends one is cut off: a proposal or a read from the wire would pass by the master's own
+// order, and local messages would forge the work of this process.
 func Carried(t raftpb.MessageType) bool {
 	switch t {
 	case raftpb.MsgApp, raftpb.MsgAppResp,
