@@ -42,8 +42,16 @@ func TestIndexedOf(t *testing.T) {
 
 // FuzzIndexedOf takes any bytes as a record: it may not panic, and tells what Decode tells when they are one.
 func FuzzIndexedOf(f *testing.F) {
-	r := Record{Topic: "t", Body: []byte("b"), Properties: "KEYS\x01a b\x02TAGS\x01t\x02UNIQ_KEY\x01u\x02"}
-	f.Add(r.AppendTo(nil))
+	v4, v6 := netip.MustParseAddrPort("127.0.0.1:1"), netip.MustParseAddrPort("[2001:db8::1]:2")
+	for _, topic := range []string{"t", strings.Repeat("t", 200)} {
+		for _, props := range []string{"KEYS\x01a b\x02TAGS\x01t\x02UNIQ_KEY\x01u\x02", "KEYS\x01TAGS\x02TAGS\x01a||b\x02WAIT\x01true\x02", "XTAGS\x01a\x02",
+			"TAGS\x01a\x02TAGS\x01b\x02", "TAGS\x01a\x02TAGS\x01\x02", "TAGS\x01last"} {
+			for _, hosts := range [][2]netip.AddrPort{{v4, v4}, {v6, v4}, {v4, v6}} {
+				r := Record{Topic: topic, Body: []byte("TAGS\x01body\x02"), Properties: props, BornHost: hosts[0], StoreHost: hosts[1]}
+				f.Add(r.AppendTo(nil))
+			}
+		}
+	}
 	f.Add(make([]byte, fixedSize))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		x := IndexedOf(raw)
