@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"sort"
@@ -451,16 +450,9 @@ func (r *Replica) storeTime(k index.Key, o ids.QueueOffset) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The field lies behind the host of the producer, whose size the system flag tells.
-	const sysFlagAt, bornHostAt, v4, v6 = 36, 48, 8, 20
-	var head [bornHostAt + v6 + 8]byte
-	b := head[:min(len(head), int(e[0].Size))]
-	if err := r.clog.ReadAt(b, e[0].Offset); err != nil {
+	var head [message.StoreTimeHead]byte
+	if err := r.clog.ReadAt(head[:], e[0].Offset); err != nil {
 		return 0, fmt.Errorf("read the message at %d: %w", e[0].Offset, err)
 	}
-	at := bornHostAt + v4
-	if int32(binary.BigEndian.Uint32(b[sysFlagAt:]))&message.SysBornHostV6 != 0 {
-		at = bornHostAt + v6
-	}
-	return int64(binary.BigEndian.Uint64(b[at:])), nil
+	return message.StoreTimeOf(head[:]), nil
 }

@@ -186,12 +186,26 @@ func PatchPlace(rec []byte, qo ids.QueueOffset, po ids.PhysicalOffset, storeTime
 	b := binary.BigEndian
 	b.PutUint64(rec[atQueueOffset:], uint64(qo))
 	b.PutUint64(rec[atPhysicalOffset:], uint64(po))
-	at := atBornHost + 8
-	if int32(b.Uint32(rec[atSysFlag:]))&SysBornHostV6 != 0 {
-		at += extraV6
-	}
+	at := atStoreTime(rec)
 	b.PutUint64(rec[at:], uint64(storeTime))
 	return at + 8
+}
+
+// StoreTimeHead is how many bytes from the front of a record StoreTimeOf needs at most. No record is shorter.
+const StoreTimeHead = atBornHost + 8 + extraV6 + 8
+
+// StoreTimeOf reads the store time of a record, in ms since 1970, from its first StoreTimeHead bytes.
+func StoreTimeOf(head []byte) int64 {
+	return int64(binary.BigEndian.Uint64(head[atStoreTime(head):]))
+}
+
+// atStoreTime is where the store time of a record lies: behind the producer's host.
+func atStoreTime(rec []byte) int {
+	at := atBornHost + 8
+	if int32(binary.BigEndian.Uint32(rec[atSysFlag:]))&SysBornHostV6 != 0 {
+		at += extraV6
+	}
+	return at
 }
 
 // Decode reads the record at the start of b and returns it with its size. Body lies in b; topic and properties are

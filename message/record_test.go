@@ -132,6 +132,9 @@ func TestPatch(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Fatalf("%v\ngot  %+v\nwant %+v", err, got, want)
 		}
+		if at := StoreTimeOf(b[:StoreTimeHead]); at != want.StoreTime {
+			t.Fatalf("store time %d, want %d", at, want.StoreTime)
+		}
 	}
 }
 
