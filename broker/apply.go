@@ -347,6 +347,17 @@ const (
 	remarkUnknown   = "[UNKNOWN] the master changed, or too few replicas answered, before the message was known to be stored"
 )
 
+// refusal is what an outcome says to who waits for it: nil when it is OK.
+func (o outcome) refusal() error {
+	switch o {
+	case outcomeOK:
+		return nil
+	case outcomeNotStored:
+		return refuse(remoting.ServiceNotAvailable, remarkNotStored)
+	}
+	return refuse(remoting.ServiceNotAvailable, remarkUnknown)
+}
+
 func (r *Replica) sendOK(resp *remoting.Command, s *send) {
 	resp.Code = remoting.Success
 	r.scratch = r.scratch[:0]

@@ -87,7 +87,7 @@ func (r *Replica) freeze(req *remoting.Command) (v freezeView, err error) {
 	e, o := r.awaitFreeze(giveUp)
 	switch {
 	case o == outcomeNotStored:
-		return v, refuse(remoting.ServiceNotAvailable, remarkNotStored)
+		return v, o.refusal()
 	case o != outcomeOK:
 		return v, refuse(remoting.ServiceNotAvailable, "[UNKNOWN] the master changed, or too few replicas answered, before the group was known to be frozen: ask again")
 	case e.Kind != state.EffectFrozen:

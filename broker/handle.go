@@ -205,13 +205,7 @@ func (r *Replica) commitCommand(kind uint8, body []byte) (state.Effect, error) {
 		return state.Effect{}, refuse(remoting.InvalidParameter, "[NOT_STORED] a change of %d bytes is over the limit of one frame", len(body))
 	}
 	e, o := r.await(kind, body)
-	switch o {
-	case outcomeOK:
-		return e, nil
-	case outcomeNotStored:
-		return e, refuse(remoting.ServiceNotAvailable, remarkNotStored)
-	}
-	return e, refuse(remoting.ServiceNotAvailable, remarkUnknown)
+	return e, o.refusal()
 }
 
 // door tells why a send or a change is refused right now although this replica is master, or nil.

@@ -155,13 +155,7 @@ func (c *commits) finished(f *flush, o outcome) {
 func (r *Replica) awaitCommits(group string) error {
 	ch := make(chan outcome, 1)
 	r.flushCommits(group, func(o outcome) { ch <- o })
-	switch <-ch {
-	case outcomeOK:
-		return nil
-	case outcomeNotStored:
-		return refuse(remoting.ServiceNotAvailable, remarkNotStored)
-	}
-	return refuse(remoting.ServiceNotAvailable, remarkUnknown)
+	return (<-ch).refusal()
 }
 
 // commitWithPull takes the consumer offset that a pull carries. A slave passes it on.
@@ -254,14 +248,11 @@ func (r *Replica) wentBack(list []state.ConsumerOffset) {
 }
 
 func answerOutcome(pend *remoting.Pending, o outcome) {
-	switch o {
-	case outcomeOK:
-		ok(pend)
-	case outcomeNotStored:
-		pend.Answer(remoting.NewResponse(remoting.ServiceNotAvailable, remarkNotStored))
-	default:
-		pend.Answer(remoting.NewResponse(remoting.ServiceNotAvailable, remarkUnknown))
+	if err := o.refusal(); err != nil {
+		answerError(pend, err)
+		return
 	}
+	ok(pend)
 }
 
 func (r *Replica) parseCommit(req *remoting.Command) (k commitKey, o ids.QueueOffset, err error) {

@@ -117,16 +117,14 @@ func (r *Replica) tryRecall(h handle) (again bool, err error) {
 	}
 	p := &recall{TimerRecall: state.TimerRecall{Pos: e.Pos, Size: e.Size}, at: r.now(), done: make(chan outcome, 1)}
 	if !r.propose(p) {
-		return false, refuse(remoting.ServiceNotAvailable, remarkNotStored)
+		return false, outcomeNotStored.refusal()
 	}
 	o := <-p.done
 	switch {
 	case p.full:
 		return false, refuse(remoting.SystemBusy, "%d recalled messages wait for their time already: no more can be recalled now", state.MaxRecalled)
-	case o == outcomeNotStored:
-		return false, refuse(remoting.ServiceNotAvailable, remarkNotStored)
 	case o != outcomeOK:
-		return false, refuse(remoting.ServiceNotAvailable, remarkUnknown)
+		return false, o.refusal()
 	case p.effect.Kind == state.EffectTimerRecalled || r.st.TimerRecalled(e.Pos):
 		return false, nil
 	case e.Offset < r.st.TimerBounds().Low:

@@ -104,15 +104,9 @@ func (r *Replica) sendAgain(group string, offset ids.QueueOffset, phys ids.Physi
 	p.whenDone = func(_ *Replica, o outcome, _ *send) { done <- o }
 	if !r.propose(p) {
 		p.release()
-		return refuse(remoting.ServiceNotAvailable, remarkNotStored)
+		return outcomeNotStored.refusal()
 	}
-	switch <-done {
-	case outcomeOK:
-		return nil
-	case outcomeNotStored:
-		return refuse(remoting.ServiceNotAvailable, remarkNotStored)
-	}
-	return refuse(remoting.ServiceNotAvailable, remarkUnknown)
+	return (<-done).refusal()
 }
 
 // deadLetter reads a dead letter of a group.

@@ -32,7 +32,7 @@ func (r *Replica) sendBack(req *remoting.Command, pend *remoting.Pending) {
 		answerOutcome(&answer, o)
 	}
 	if !r.propose(p) {
-		answerError(pend, refuse(remoting.ServiceNotAvailable, remarkNotStored))
+		answerError(pend, outcomeNotStored.refusal())
 		p.release()
 	}
 }

@@ -233,7 +233,7 @@ func (e *ending) form(r *Replica, b *commitlog.Builder) {
 		e.settled, e.verdict = true, e.against(d)
 		return
 	case first != nil: // one of unknown outcome that is in flight still
-		e.settled, e.verdict = true, refuse(remoting.ServiceNotAvailable, remarkUnknown)
+		e.settled, e.verdict = true, outcomeUnknown.refusal()
 		return
 	}
 	body, _, ok := b.Reserve(state.RecordTransactionEnd, state.RecordVersion, 0, state.TransactionEndSize)
@@ -289,13 +289,8 @@ func (e *ending) finish(r *Replica, o outcome) {
 	if o != outcomeUnknown && r.endings.of[e.number] == e {
 		delete(r.endings.of, e.number)
 	}
-	var err error
-	switch {
-	case o == outcomeNotStored:
-		err = refuse(remoting.ServiceNotAvailable, remarkNotStored)
-	case o == outcomeUnknown:
-		err = refuse(remoting.ServiceNotAvailable, remarkUnknown)
-	case e.kept:
+	err := o.refusal()
+	if err == nil && e.kept {
 		err = refuse(remoting.TopicNotExist, "[NOT_STORED] the topic was deleted: transaction %d stays pending", e.number)
 	}
 	waiters := e.waiters
@@ -308,7 +303,7 @@ func (e *ending) finish(r *Replica, o outcome) {
 		case err == nil:
 			w.answer(w.against(e.decision))
 		case !r.propose(w): // nothing was decided: it is its turn
-			w.answer(refuse(remoting.ServiceNotAvailable, remarkNotStored))
+			w.answer(outcomeNotStored.refusal())
 		}
 	}
 	e.answer(err)
