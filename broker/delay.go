@@ -116,7 +116,7 @@ func (r *Replica) mayDelay(l later) error {
 	if l.due == 0 {
 		return nil
 	}
-	return r.needLevel("delayed messages")
+	return r.needLevel(remoting.MessageIllegal, "[NOT_STORED] delayed messages need")
 }
 
 // park makes a message one that waits: of RocketMQ's system topic for it, with its real topic and queue in properties.

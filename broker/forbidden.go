@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/ledgermq/ledgermq/broker/state"
-	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/remoting"
 )
@@ -62,8 +61,8 @@ func (r *Replica) forbidden(req *remoting.Command) (*remoting.Command, error) {
 }
 
 func (r *Replica) forbid(group, topic string, forbid bool) error {
-	if level := r.node.Level(); level < controller.LevelService {
-		return refuse(remoting.SystemError, "a group can be forbidden to read a topic from the cluster's feature level %d on, and it is %d: run `ledgermq admin cluster upgrade` when all programs are new enough", controller.LevelService, level)
+	if err := r.needLevel(remoting.SystemError, "to forbid a group to read a topic needs"); err != nil {
+		return err
 	}
 	change := state.Setting{Name: string(appendForbidden(nil, group, topic))}
 	if forbid {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/ledgermq/ledgermq/broker/state"
 	"github.com/ledgermq/ledgermq/commitlog"
-	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/remoting"
 )
@@ -117,10 +116,10 @@ func (r *Replica) freezePlan() freezeView {
 	left := r.st.Left()
 	v := freezeView{Frozen: r.st.Frozen() != state.NotFrozen, Left: []string{}, Messages: left.Messages, Timers: left.Timers, Transactions: left.Transactions}
 	age := time.Duration(r.now().UnixMilli()-r.st.TopicVersion().Time) * time.Millisecond
-	switch level := r.node.Level(); {
+	switch low := r.needLevel(remoting.SystemError, "the removal of a group needs"); {
 	case v.Frozen:
-	case level < controller.LevelService:
-		v.Refused = fmt.Sprintf("a group can be removed from the cluster's feature level %d on, and it is %d: run `ledgermq admin cluster upgrade` when all programs are new enough", controller.LevelService, level)
+	case low != nil:
+		_, v.Refused = errorAnswer(low)
 	case r.permission()&permWrite != 0:
 		v.Refused = fmt.Sprintf("group %s is not write-protected: clients would go on sending to it; run `ledgermq admin group write-protect %s` first", r.group, r.group)
 	case age < routesKnownAfter:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ledgermq/ledgermq/broker/state"
+	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/raftlog"
@@ -219,6 +220,14 @@ func (r *Replica) door() *refusal {
 	}
 	if r.node.diskFull.Load() {
 		return refuse(remoting.SystemError, "[NOT_STORED] the disk of the master is nearly full")
+	}
+	return nil
+}
+
+// needLevel refuses what the cluster's feature level is too low for. what has its verb: "a reset needs".
+func (r *Replica) needLevel(code int32, what string) error {
+	if level := r.node.Level(); level < controller.LevelService {
+		return refuse(code, "%s the cluster's feature level %d, and it is %d: run `ledgermq admin cluster upgrade` when all programs are new enough", what, controller.LevelService, level)
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func (r *Replica) recall(req *remoting.Command) (unique string, err error) {
 	if ref := r.door(); ref != nil {
 		return "", ref
 	}
-	if err := r.needLevel("recalls"); err != nil {
+	if err := r.needLevel(remoting.MessageIllegal, "[NOT_STORED] recalls need"); err != nil {
 		return "", err
 	}
 	// A roll may take the timer to another place in between: then it is looked for again.

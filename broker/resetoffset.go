@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ledgermq/ledgermq/broker/state"
-	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/index"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/internal/laxjson"
@@ -26,9 +25,6 @@ import (
 //
 // A member that is at the new offset by chance is told as well: what it has fetched below it must not be committed. That a member was told
 // is in memory only; another master tells it again.
-
-// levelReset is the feature level that resets need.
-const levelReset controller.Level = 3
 
 // resetRequest is the header of 222.
 type resetRequest struct {
@@ -149,8 +145,8 @@ func (r *Replica) resetPlaces(p *resetRequest) ([]state.ConsumerOffset, error) {
 
 // commitReset puts a reset into the log and returns what it has become there.
 func (r *Replica) commitReset(group string, offsets []state.ConsumerOffset) ([]state.ConsumerOffset, error) {
-	if r.node.Level() < levelReset {
-		return nil, refuse(remoting.SystemError, "a reset of consumer offsets needs the cluster's feature level %d: run `ledgermq admin cluster upgrade` when all programs are new enough", levelReset)
+	if err := r.needLevel(remoting.SystemError, "a reset of consumer offsets needs"); err != nil {
+		return nil, err
 	}
 	if ref := r.door(); ref != nil {
 		return nil, ref

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ledgermq/ledgermq/broker/state"
-	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/raftlog"
@@ -189,9 +188,8 @@ func (r *Replica) brokerConfig(*remoting.Command) (*remoting.Command, error) {
 // changeConfig takes UPDATE_BROKER_CONFIG (25): Java's properties text. All of it is checked before any of it is done.
 func (r *Replica) changeConfig(req *remoting.Command, pend *remoting.Pending) {
 	changes, err := parseConfig(req.Body)
-	if err == nil && r.node.Level() < controller.LevelService {
-		err = refuse(remoting.SystemError, "settings can be changed from the cluster's feature level %d on, and it is %d: run `ledgermq admin cluster upgrade` when all programs are new enough",
-			controller.LevelService, r.node.Level())
+	if err == nil {
+		err = r.needLevel(remoting.SystemError, "a change of settings needs")
 	}
 	if err == nil && r.frozen.Load() {
 		err = refuse(remoting.NoPermission, "group %s is being removed: that cannot be taken back", r.group)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/ledgermq/ledgermq/broker/state"
 	"github.com/ledgermq/ledgermq/commitlog"
-	"github.com/ledgermq/ledgermq/controller"
 	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/remoting"
@@ -63,14 +62,6 @@ func (t *endings) nextHalf(st *state.State) ids.QueueOffset {
 	return t.next - 1
 }
 
-// needLevel refuses what needs the cluster's feature level 3 before the cluster has it.
-func (r *Replica) needLevel(what string) error {
-	if level := r.node.Level(); level < controller.LevelService {
-		return refuse(remoting.MessageIllegal, "[NOT_STORED] %s need the cluster's feature level %d, and it is %d: run `ledgermq admin cluster upgrade` when all programs are new enough", what, controller.LevelService, level)
-	}
-	return nil
-}
-
 // tooManyPending refuses a half message when so many of its producer group, or in all of its broker group, are pending.
 func tooManyPending(producers string, ofGroup int, group string, inAll int) error {
 	switch {
@@ -114,7 +105,7 @@ func (r *Replica) makeHalf(p *send, rec *message.Record, s *sendRequest, retry b
 		rec.Properties = message.DeleteProperty(rec.Properties, message.KeyTransactionPrepared)
 		return nil
 	}
-	if err := r.needLevel("transactional messages"); err != nil {
+	if err := r.needLevel(remoting.MessageIllegal, "[NOT_STORED] transactional messages need"); err != nil {
 		return err
 	}
 	for _, key := range [...]string{message.KeyDelayLevel, message.KeyTimerDeliverMs, message.KeyTimerDelayMs, message.KeyTimerDelaySec} {
