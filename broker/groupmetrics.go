@@ -113,7 +113,7 @@ func (m *groupMetrics) collect(ch chan<- prometheus.Metric, r *Replica) {
 		}
 		if message.IsDLQTopic(t.Name) && topicsLeft >= 0 {
 			var kept int64
-			for q := range ids.QueueID(t.WriteQueues) {
+			for q := range ids.QueueID(max(t.ReadQueues, t.WriteQueues)) {
 				first, end := r.queueRange(index.Key{Topic: t.ID, Queue: q})
 				kept += int64(end - first)
 			}

@@ -53,7 +53,7 @@ type collector struct {
 	endOffset, firstOffset, heard, held, topics, queues, groups     *prometheus.Desc
 	behind, snapshotBehind, index                                   *prometheus.Desc
 	messagesIn, bytesIn, sends, pulls, pullsHeld, bytesOut, forward *prometheus.Desc
-	keptBack, offsetsBack, mixed, back, dead                        *prometheus.Desc
+	keptBack, offsetsBack, mixed, back                              *prometheus.Desc
 	frames, connections                                             *prometheus.Desc
 	scrubBytes, scrubbedAt, repairs, repairedBytes                  *prometheus.Desc
 	transactions                                                    transactionMetrics
@@ -105,7 +105,6 @@ func newCollector(n *Node) *collector {
 		keptBack:       rep("pulls_kept_back_total", "Pulls that were refused since they would have passed over a message that another member of their group wants."),
 		offsetsBack:    rep("offsets_back_total", "Consumer offsets that members committed below what was stored, so that their group gets messages again; resets do not count."),
 		back:           rep("handed_back_total", "Messages that consumers handed back to this replica as master, by what became of them.", "as"),
-		dead:           rep("dead_letters", "Dead letters that are retained, of each consumer group that has some; of the 100 groups with the most.", "consumer_group"),
 		mixed:          rep("consumer_group_mixed", "1 for a consumer group whose members, as far as they are connected here, subscribe to different topics or tags; of at most 100 groups.", "consumer_group"),
 		pullsHeld:      rep("pulls_held_total", "Pulls that had to wait."),
 		bytesOut:       rep("bytes_out_total", "Bytes of messages handed to consumers."),
@@ -198,7 +197,6 @@ func (c *collector) replica(ch chan<- prometheus.Metric, r *Replica, gauge func(
 	count(c.offsetsBack, &r.counters.offsetsBack)
 	count(c.back, &r.counters.retries, "retry")
 	count(c.back, &r.counters.deadLetters, "dead_letter")
-	r.collectDead(c.dead, gauge)
 	r.collectMixed(c.mixed, gauge)
 	count(c.bytesOut, &r.counters.bytesOut)
 	count(c.forward, &r.counters.forwarded)

@@ -1,17 +1,10 @@
 package broker
 
 import (
-	"cmp"
 	"math"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/ledgermq/ledgermq/broker/state"
-	"github.com/ledgermq/ledgermq/index"
-	"github.com/ledgermq/ledgermq/internal/ids"
 	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/remoting"
 )
@@ -127,33 +120,5 @@ func (c *counters) handedBack(dead bool) {
 		c.deadLetters.Add(1)
 	} else {
 		c.retries.Add(1)
-	}
-}
-
-// collectDead gives the number of dead letters by group to a metric: of the groups that have most of them, so that its labels stay few.
-func (r *Replica) collectDead(d *prometheus.Desc, gauge func(*prometheus.Desc, float64, ...string)) {
-	const most = 100
-	type dead struct {
-		group string
-		n     int64
-	}
-	var all []dead
-	for _, t := range r.st.Topics() {
-		group, is := strings.CutPrefix(t.Name, message.DLQTopic(""))
-		if !is {
-			continue
-		}
-		var n int64
-		for q := range ids.QueueID(t.ReadQueues) {
-			first, end := r.queueRange(index.Key{Topic: t.ID, Queue: q})
-			n += int64(end - first)
-		}
-		if n > 0 {
-			all = append(all, dead{group, n})
-		}
-	}
-	slices.SortFunc(all, func(a, b dead) int { return cmp.Or(cmp.Compare(b.n, a.n), strings.Compare(a.group, b.group)) })
-	for _, x := range all[:min(len(all), most)] {
-		gauge(d, float64(x.n), r.group, x.group)
 	}
 }

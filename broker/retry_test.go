@@ -88,7 +88,7 @@ func TestRetryMaximum(t *testing.T) {
 			}
 		}
 	}
-	if n := c.metric(c.master("g1"), "ledgermq_replica_dead_letters"); n != 4 {
+	if n := c.metric(c.master("g1"), "ledgermq_consumer_dead_letters"); n != 4 {
 		t.Errorf("the metric has %v dead letters, want 4", n)
 	}
 }
