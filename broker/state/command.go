@@ -189,9 +189,6 @@ func AppendCutFront(dst []byte, base ids.PhysicalOffset, mins []QueueMin) []byte
 	return dst
 }
 
-// AppendLeaseExtension appends the body of a RecordLeaseExtension to dst: nothing.
-func AppendLeaseExtension(dst []byte) []byte { return dst }
-
 func appendTopic(dst []byte, t *Topic) []byte {
 	dst = putString(dst, t.Name)
 	dst = put32(put32(put32(dst, t.ReadQueues), t.WriteQueues), t.Perm)

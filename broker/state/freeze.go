@@ -80,9 +80,6 @@ type Left struct {
 	Transactions int      // pending ones
 }
 
-// None tells whether nothing is left.
-func (l *Left) None() bool { return l.Messages == 0 && l.Timers == 0 && l.Transactions == 0 }
-
 // maxBehind bounds Left.Behind.
 const maxBehind = 1000
 

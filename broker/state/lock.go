@@ -1,24 +1,12 @@
 package state
 
 import (
-	"cmp"
-	"slices"
-	"strings"
-
 	"github.com/ledgermq/ledgermq/index"
 	"github.com/ledgermq/ledgermq/internal/ids"
 )
 
 // LeaseMillis is how long a queue lock holds after it was last taken, in milliseconds of log time.
 const LeaseMillis = 60_000
-
-// Lock is one ordered queue that a client of a group holds.
-type Lock struct {
-	Group   string
-	Key     index.Key
-	Client  string
-	Expires int64 // log time in milliseconds; the lock lives while the log time is below it
-}
 
 type lockKey struct {
 	index.Key
@@ -93,17 +81,6 @@ func (s *State) sweepLocks() {
 	}
 }
 
-// LockHolder returns the living lock of a group on a queue.
-func (s *State) LockHolder(group string, k index.Key) (Lock, bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	l, ok := s.locks.get(lockKey{k, group})
-	if !ok || l.expires <= s.time {
-		return Lock{}, false
-	}
-	return Lock{group, k, l.client, l.expires}, true
-}
-
 // HoldsLocks tells whether a client of the group holds the living lock of any queue. It looks at all locks.
 func (s *State) HoldsLocks(group string) bool {
 	s.mu.RLock()
@@ -114,20 +91,4 @@ func (s *State) HoldsLocks(group string) bool {
 		}
 	}
 	return false
-}
-
-// Locks returns all living locks, sorted by group, topic and queue.
-func (s *State) Locks() []Lock {
-	s.mu.RLock()
-	var all []Lock
-	for k, l := range s.locks.all() {
-		if l.expires > s.time {
-			all = append(all, Lock{k.group, k.Key, l.client, l.expires})
-		}
-	}
-	s.mu.RUnlock()
-	slices.SortFunc(all, func(a, b Lock) int {
-		return cmp.Or(strings.Compare(a.Group, b.Group), a.Key.Compare(b.Key))
-	})
-	return all
 }

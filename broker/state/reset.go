@@ -101,13 +101,7 @@ func (s *State) PendingReset(group string, k index.Key) (Reset, bool) {
 	return Reset{group, k, r.offset, r.time}, ok
 }
 
-// PendingResets returns all resets that no member has taken over yet, sorted by topic, queue and group.
-func (s *State) PendingResets() []Reset {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.pendingResets()
-}
-
+// pendingResets returns all resets that no member has taken over yet, sorted by topic, queue and group.
 func (s *State) pendingResets() []Reset {
 	all := make([]Reset, 0, s.resets.count)
 	for k, r := range s.resets.all() {

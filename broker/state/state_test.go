@@ -35,6 +35,25 @@ func apply(tb testing.TB, s *State, time int64, recordType uint8, body []byte) E
 	return e
 }
 
+// lockHolder returns the living lock of a group on a queue.
+func lockHolder(s *State, group string, k index.Key) (lease, bool) {
+	l, ok := s.locks.get(lockKey{k, group})
+	if !ok || l.expires <= s.time {
+		return lease{}, false
+	}
+	return l, true
+}
+
+// livingLocks counts the living locks.
+func livingLocks(s *State) (n int) {
+	for _, l := range s.locks.all() {
+		if l.expires > s.time {
+			n++
+		}
+	}
+	return n
+}
+
 // withTopic returns a state with one topic of id 1 and n queues.
 func withTopic(tb testing.TB, n int32) *State {
 	tb.Helper()
@@ -132,7 +151,7 @@ func TestTopicIncarnations(t *testing.T) {
 	if e := apply(t, s, 13, RecordTopicDelete, AppendTopicDelete(nil, "orders")); e.Kind != EffectTopicDeleted || e.Topic.ID != 1 {
 		t.Fatalf("delete: %+v", e)
 	}
-	if s.Queues() != 0 || s.NextOffset(old) != 0 || len(s.Locks()) != 0 {
+	if s.Queues() != 0 || s.NextOffset(old) != 0 || livingLocks(s) != 0 {
 		t.Fatal("the deleted topic left something behind")
 	}
 	e := apply(t, s, 14, RecordTopicPut, AppendTopicPut(nil, Create, Topic{Name: "orders", ReadQueues: 2, WriteQueues: 2, Perm: 6}))
@@ -203,7 +222,7 @@ func TestLocks(t *testing.T) {
 	if n := lock(61_000, "b", q); n != 1 {
 		t.Fatalf("b takes %d queues when one of two leases has ended", n)
 	}
-	if l, ok := s.LockHolder("g", q[1]); !ok || l.Client != "b" || l.Expires != 121_000 {
+	if l, ok := lockHolder(s, "g", q[1]); !ok || l.client != "b" || l.expires != 121_000 {
 		t.Fatalf("holder of the second queue: %+v", l)
 	}
 	apply(t, s, 62_000, RecordUnlock, AppendLock(nil, "g", "a", q))
@@ -212,7 +231,7 @@ func TestLocks(t *testing.T) {
 	}
 
 	// The master is gone for a minute and a half. Nobody could renew, so the new term's first record extends all leases.
-	extend := record(RecordLeaseExtension, 4096, AppendLeaseExtension(nil))
+	extend := record(RecordLeaseExtension, 4096, nil)
 	if _, err := s.Apply(150_000, ids.MakeTerm(1, 2), extend); err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +289,7 @@ func TestReadersBesideApply(t *testing.T) {
 					y.s.QueueRange(index.Key{Topic: topic.ID})
 				}
 				y.s.TopicsOf("group-2")
-				y.s.Locks()
+				y.s.HoldsLocks("group-1")
 				y.s.Groups()
 			}
 		})

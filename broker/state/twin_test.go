@@ -249,7 +249,7 @@ func (y *story) step(tb testing.TB) (commitlog.Record, int64) {
 		if y.r.IntN(2) == 0 {
 			y.term++
 		}
-		rec = record(RecordLeaseExtension, y.off, AppendLeaseExtension(nil))
+		rec = record(RecordLeaseExtension, y.off, nil)
 		if int64(y.term) > n.leaseTerm {
 			n.leaseTerm, want.Kind = int64(y.term), EffectLeases
 			for k, l := range n.locks {
@@ -548,12 +548,12 @@ func (n *naive) check(tb testing.TB, s *State) {
 				reset, ok := s.PendingReset(group, k)
 				wantReset, pending := n.resets[naiveOffset{group, k}]
 				same("reset of "+group+" in "+k.String(), []any{reset.Offset, reset.Time, ok}, []any{wantReset.offset, wantReset.time, pending})
-				got, ok := s.LockHolder(group, k)
+				got, ok := lockHolder(s, group, k)
 				want, held := n.locks[naiveLock{group, k}]
 				if held = held && want.expires > n.time; !held {
 					want = lease{}
 				}
-				same("lock of "+group+" on "+k.String(), []any{got.Client, got.Expires, ok}, []any{want.client, want.expires, held})
+				same("lock of "+group+" on "+k.String(), []any{got.client, got.expires, ok}, []any{want.client, want.expires, held})
 			}
 		}
 	}
@@ -578,8 +578,8 @@ func (n *naive) checkLists(tb testing.TB, s *State, same func(string, any, any))
 			living++
 		}
 	}
-	same("locks", len(s.Locks()), living)
-	same("resets", len(s.PendingResets()), len(n.resets))
+	same("locks", livingLocks(s), living)
+	same("resets", len(s.pendingResets()), len(n.resets))
 	for g := range 4 {
 		group, topics, count := fmt.Sprintf("group-%d", g), map[string]bool{}, 0
 		for k := range n.offsets {
