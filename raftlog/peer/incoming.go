@@ -62,7 +62,7 @@ func (t *Transport) accept() {
 }
 
 func (t *Transport) refuse(err *RefusedError) {
-	t.received.refused.Add(1)
+	t.refused.Add(1)
 	t.refusals.event(t.o.Log.Error(), logEvery).Str("addr", err.Addr).Str("peer", string(err.Node)).Str("reason", err.Reason).Msg("a connection to the peer port was refused")
 }
 
@@ -172,7 +172,6 @@ func (t *Transport) receive(in *inbound) error {
 			if envs, err = rd.batch(envs[:0], h); err != nil {
 				return err
 			}
-			t.received.envelopes.Add(uint64(len(envs)))
 			t.o.Receive(in.key.node, envs)
 			clear(envs)
 		case kindPing:
@@ -188,8 +187,6 @@ func (t *Transport) receive(in *inbound) error {
 			return wireError("a pong on a connection that only receives")
 		}
 		in.heard.Store(time.Now().UnixNano())
-		t.received.packets.Add(1)
-		t.received.bytes.Add(uint64(h.size()))
 	}
 }
 

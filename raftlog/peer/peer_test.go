@@ -85,6 +85,7 @@ type node struct {
 
 	mu     sync.Mutex
 	got    map[ids.NodeID][]Envelope
+	calls  int // of receive: each packet is one
 	closed map[ids.NodeID]int
 }
 
@@ -124,6 +125,7 @@ func (n *node) receive(from ids.NodeID, envs []Envelope) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.got[from] = append(n.got[from], envs...)
+	n.calls++
 }
 
 func (n *node) received(from ids.NodeID) []Envelope {
@@ -133,6 +135,42 @@ func (n *node) received(from ids.NodeID) []Envelope {
 }
 
 func (n *node) count(from ids.NodeID) int { return len(n.received(from)) }
+
+// packets counts the packets with envelopes that came, from whomever.
+func (n *node) packets() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.calls
+}
+
+// Connected tells whether both connections to a peer are up.
+func (n *node) Connected(peer ids.NodeID) bool { return n.Stats().Peers[peer].Connected }
+
+// queuedBytes is what waits to be sent to a peer.
+func (n *node) queuedBytes(peer ids.NodeID) (sum int) {
+	for _, p := range (*n.peers.Load())[peer].pipes() {
+		p.mu.Lock()
+		sum += p.queued
+		p.mu.Unlock()
+	}
+	return sum
+}
+
+// silentSince is when the incoming connection that has been silent for longest was last heard; it is zero without both of a peer's.
+func (n *node) silentSince() time.Time {
+	n.Transport.mu.Lock()
+	defer n.Transport.mu.Unlock()
+	var first time.Time
+	for _, in := range n.inbound {
+		if at := time.Unix(0, in.heard.Load()); first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	if len(n.inbound) < 2 {
+		return time.Time{}
+	}
+	return first
+}
 
 func (n *node) closedCount(from ids.NodeID) int {
 	n.mu.Lock()

@@ -49,7 +49,7 @@ type pipe struct {
 	armed  bool // run knows that heartbeats wait
 	shutup bool // SetPeer replaced this pipe: nothing is queued any more
 
-	sent, packets, bytes, dropped, connects             atomic.Uint64
+	dropped, connects                                   atomic.Uint64
 	unfitLines, fullLines, refusedLines, unreachedLines limiter // each outage begins with a line
 	olderLines                                          limiter
 }
@@ -201,9 +201,6 @@ func (p *pipe) fill(l *link) bool {
 		return false
 	}
 	l.build(ping)
-	p.sent.Add(uint64(len(l.batch)))
-	p.packets.Add(1)
-	p.bytes.Add(uint64(l.size))
 	return true
 }
 
@@ -439,21 +436,10 @@ func (p *pipe) shut() {
 	p.dropWaiting()
 }
 
-// up tells whether the connection is established.
-func (p *pipe) up() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.link != nil
-}
-
 func (p *pipe) addStats(s *PeerStats) {
 	p.mu.Lock()
-	s.QueuedBytes += p.queued
 	s.Connected = s.Connected && p.link != nil
 	p.mu.Unlock()
-	s.Sent += p.sent.Load()
-	s.SentPackets += p.packets.Load()
-	s.SentBytes += p.bytes.Load()
 	s.Dropped += p.dropped.Load()
 	s.Connects += p.connects.Load()
 }

@@ -36,7 +36,7 @@ type Transport struct {
 	shaking map[net.Conn]struct{} // accepted, not yet through the handshake; at most maxShaking
 
 	refusals, broken limiter
-	received         struct{ envelopes, packets, bytes, refused atomic.Uint64 }
+	refused          atomic.Uint64 // handshakes
 }
 
 // remote is a node to which this one sends.
@@ -178,34 +178,22 @@ func (t *Transport) Send(node ids.NodeID, envs []Envelope) {
 	}
 }
 
-// Connected tells whether both connections to node are up.
-func (t *Transport) Connected(node ids.NodeID) bool {
-	r := (*t.peers.Load())[node]
-	return r != nil && r.control.up() && r.bulk.up()
-}
-
-// Stats are counters since New, and what waits now.
+// Stats are counters since New, and how each peer is.
 type Stats struct {
-	Received, ReceivedPackets, ReceivedBytes uint64
-	Refused                                  uint64 // handshakes that failed here as acceptor
-	Peers                                    map[ids.NodeID]PeerStats
+	Refused uint64 // handshakes that failed here as acceptor
+	Peers   map[ids.NodeID]PeerStats
 }
 
 // PeerStats is about sending to one node, since SetPeer gave its address.
 type PeerStats struct {
-	Sent, SentPackets, SentBytes uint64 // handed to the socket
-	Dropped                      uint64 // envelopes that were never sent: queue full, no connection, not fit for the wire
-	QueuedBytes                  int
-	Connects                     uint64 // connections made, of both channels
-	Connected                    bool   // both
+	Dropped   uint64 // envelopes that were never sent: queue full, no connection, not fit for the wire
+	Connects  uint64 // connections made, of both channels
+	Connected bool   // both
 }
 
 // Stats returns a snapshot.
 func (t *Transport) Stats() Stats {
-	s := Stats{
-		Received: t.received.envelopes.Load(), ReceivedPackets: t.received.packets.Load(), ReceivedBytes: t.received.bytes.Load(),
-		Refused: t.received.refused.Load(), Peers: make(map[ids.NodeID]PeerStats),
-	}
+	s := Stats{Refused: t.refused.Load(), Peers: make(map[ids.NodeID]PeerStats)}
 	for node, r := range *t.peers.Load() {
 		ps := PeerStats{Connected: true}
 		for _, p := range r.pipes() {

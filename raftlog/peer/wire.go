@@ -165,8 +165,6 @@ type header struct {
 	head, frames int // bytes
 }
 
-func (h header) size() int { return headerSize + h.head + h.frames }
-
 // parseHeader reads the first headerSize bytes of b and checks everything in them but the CRC, so that what they announce may
 // be allocated.
 func parseHeader(b []byte) (header, error) {

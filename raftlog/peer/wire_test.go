@@ -430,7 +430,7 @@ func TestPacketsStayInBounds(t *testing.T) {
 			t.Fatalf("%d bytes, want %d", len(b), l.size)
 		}
 		h, err := parseHeader(b)
-		if err != nil || h.size() != len(b) {
+		if err != nil || headerSize+h.head+h.frames != len(b) {
 			t.Fatal(h, err)
 		}
 		if h.frames > packetTarget && h.envelopes > 1 {
