@@ -49,6 +49,7 @@ type collector struct {
 	n *Node
 
 	ready, diskFull, controller                                     *prometheus.Desc
+	peerConnected, peerConnects, peerDropped, peerRefused           *prometheus.Desc
 	master, parked, poisoned, term, epoch, commit, applied, last    *prometheus.Desc
 	endOffset, firstOffset, heard, held, topics, queues, groups     *prometheus.Desc
 	behind, snapshotBehind, index                                   *prometheus.Desc
@@ -69,8 +70,8 @@ func (n *Node) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByColle
 func (n *Node) Collect(ch chan<- prometheus.Metric) { n.metrics.collect(ch) }
 
 func newCollector(n *Node) *collector {
-	node := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("ledgermq_node_"+name, help, nil, nil)
+	node := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("ledgermq_node_"+name, help, labels, nil)
 	}
 	rep := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc("ledgermq_replica_"+name, help, append([]string{"group"}, more...), nil)
@@ -79,6 +80,10 @@ func newCollector(n *Node) *collector {
 		ready:          node("ready", "1 when every replica of this node is open and knows a master."),
 		diskFull:       node("disk_nearly_full", "1 while sends are refused because the disk is nearly full."),
 		controller:     node("controller_silent_seconds", "Time since a controller answered the last heartbeat."),
+		peerConnected:  node("peer_connected", "1 while both connections to another node that has replicas of the same groups are up.", "peer"),
+		peerConnects:   node("peer_connects_total", "Connections to that node that were made, two at a time.", "peer"),
+		peerDropped:    node("peer_dropped_total", "Messages of groups to that node that were dropped: the connection was down, or did not take them as fast as they came.", "peer"),
+		peerRefused:    node("peer_refused_total", "Connections to the peer port of this node that were refused."),
 		master:         rep("master", "1 while this replica leads its group."),
 		parked:         rep("parked", "1 while this replica neither votes, acknowledges nor leads; its log says why."),
 		poisoned:       rep("poisoned", "1 when a write, sync or checksum of this replica's log has failed."),
@@ -149,6 +154,35 @@ func (c *collector) collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		c.replica(ch, h.r, gauge, truth)
+	}
+	c.peers(ch, gauge, truth)
+}
+
+// peers gives the connections to the nodes that this one shares a group with. The transport knows others too: it forgets no node.
+func (c *collector) peers(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc, float64, ...string), truth func(bool) float64) {
+	t := c.n.transport.Load()
+	if t == nil {
+		return
+	}
+	count := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	stats := t.Stats()
+	count(c.peerRefused, stats.Refused)
+	for _, r := range c.n.open() {
+		st := r.raft.Status()
+		for _, list := range [2][]raftlog.MemberStatus{st.Voters, st.Learners} {
+			for _, m := range list {
+				p, known := stats.Peers[m.Node]
+				if !known {
+					continue
+				}
+				delete(stats.Peers, m.Node) // another group may have it too
+				gauge(c.peerConnected, truth(p.Connected), string(m.Node))
+				count(c.peerConnects, p.Connects, string(m.Node))
+				count(c.peerDropped, p.Dropped, string(m.Node))
+			}
+		}
 	}
 }
 
