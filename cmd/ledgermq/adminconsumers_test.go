@@ -5,16 +5,12 @@ import (
 	"testing"
 
 	"github.com/ledgermq/ledgermq/message"
-	"github.com/ledgermq/ledgermq/namesrv"
 	"github.com/ledgermq/ledgermq/remoting"
 )
 
 // TestDeleteConsumerWithoutItsTopics holds that what was deleted is shown, and both topics are tried, when these cannot be deleted.
 func TestDeleteConsumerWithoutItsTopics(t *testing.T) {
 	t.Parallel()
-	topic := func(name string) namesrv.TopicConfig {
-		return namesrv.TopicConfig{Name: name, ReadQueues: 1, WriteQueues: 1, Perm: 6}
-	}
 	ns := startCluster(t, func(req *remoting.Command) *remoting.Command {
 		switch req.Code {
 		case remoting.GetSubscriptionGroupConfig:
@@ -31,7 +27,7 @@ func TestDeleteConsumerWithoutItsTopics(t *testing.T) {
 			return remoting.NewResponse(remoting.SystemError, "not "+req.GetOr("topic", ""))
 		}
 		return nil
-	}, topic(message.RetryTopic("cg")), topic(message.DLQTopic("cg")))
+	}, message.RetryTopic("cg"), message.DLQTopic("cg"))
 	code, out, errs := runTool(t, "admin", "consumer", "delete", "cg", "--topics", "--yes", "--namesrv", ns)
 	retry, dead := strings.Index(errs, "not topic %RETRY%cg"), strings.Index(errs, "not topic %DLQ%cg")
 	if code != 1 || !strings.Contains(out, "g1") || !strings.Contains(out, "ok") || retry < 0 || dead < retry {

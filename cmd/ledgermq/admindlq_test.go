@@ -7,16 +7,12 @@ import (
 
 	"github.com/ledgermq/ledgermq/client"
 	"github.com/ledgermq/ledgermq/message"
-	"github.com/ledgermq/ledgermq/namesrv"
 	"github.com/ledgermq/ledgermq/remoting"
 )
 
 // TestDeadLettersOfNobody holds that a consumer group that does not exist is refused, and one without dead letters is not.
 func TestDeadLettersOfNobody(t *testing.T) {
 	t.Parallel()
-	topic := func(name string) namesrv.TopicConfig {
-		return namesrv.TopicConfig{Name: name, ReadQueues: 1, WriteQueues: 1, Perm: 6}
-	}
 	ns := startCluster(t, func(req *remoting.Command) *remoting.Command {
 		switch req.Code {
 		case remoting.GetConsumerConnectionList:
@@ -35,7 +31,7 @@ func TestDeadLettersOfNobody(t *testing.T) {
 			return resp
 		}
 		return nil
-	}, topic("Orders"), topic(message.RetryTopic("retries")), topic(message.DLQTopic("dead")))
+	}, "Orders", message.RetryTopic("retries"), message.DLQTopic("dead"))
 	for _, tt := range []struct {
 		args string
 		code int

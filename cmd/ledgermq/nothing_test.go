@@ -9,7 +9,8 @@ import (
 )
 
 // startCluster is a name server and the master of group g1, which answers as answer tells; where that is nil, that it does not know.
-func startCluster(t *testing.T, answer func(req *remoting.Command) *remoting.Command, topics ...namesrv.TopicConfig) (ns string) {
+// The name server knows topics of one queue.
+func startCluster(t *testing.T, answer func(req *remoting.Command) *remoting.Command, topics ...string) (ns string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -25,7 +26,11 @@ func startCluster(t *testing.T, answer func(req *remoting.Command) *remoting.Com
 	s.Start()
 	t.Cleanup(func() { _ = s.Close() })
 	ns, register := startNamesrv(t)
-	register("g1", "0", l.Addr().String(), topics...)
+	var configs []namesrv.TopicConfig
+	for _, name := range topics {
+		configs = append(configs, namesrv.TopicConfig{Name: name, ReadQueues: 1, WriteQueues: 1, Perm: 6})
+	}
+	register("g1", "0", l.Addr().String(), configs...)
 	return ns
 }
 
@@ -43,7 +48,7 @@ func TestResolveOfNothing(t *testing.T) {
 			return jsonAnswer(`{"found":0,"transactions":[]}`)
 		}
 		return nil
-	}, namesrv.TopicConfig{Name: "Orders", ReadQueues: 1, WriteQueues: 1, Perm: 6})
+	}, "Orders")
 	for _, flag := range []string{"--yes", "--dry-run", "--gave-up"} {
 		code, out, errs := runTool(t, "admin", "tx", "resolve", "commit", "--producer-group", "nobody", flag, "--json", "--namesrv", ns)
 		if code != 0 || out != "[]\n" || errs != "nothing matches: no such transaction is pending\n" {

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/ledgermq/ledgermq/namesrv"
 	"github.com/ledgermq/ledgermq/remoting"
 )
 
@@ -22,7 +21,7 @@ func TestTraceInUnknownTopic(t *testing.T) {
 			return jsonAnswer(`{"waiting":[` + waiting.Load().(string) + `]}`)
 		}
 		return nil
-	}, namesrv.TopicConfig{Name: "Orders", ReadQueues: 1, WriteQueues: 1, Perm: 6})
+	}, "Orders")
 	for _, tt := range []struct {
 		topic, waiting string
 		code           int
