@@ -89,13 +89,10 @@ type node struct {
 	closed map[ids.NodeID]int
 }
 
-// newNode starts a transport on a free port. change may adjust its options.
+// newNode starts a transport on an address of its own. change may adjust its options.
 func newNode(t testing.TB, id ids.NodeID, change func(*Options)) *node {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	n := &node{id: id, addr: l.Addr().String(), got: make(map[ids.NodeID][]Envelope), closed: make(map[ids.NodeID]int)}
 	o := Options{
 		Cluster: testCluster, Node: id, Secret: testSecret, Listener: l, Log: zerolog.New(&n.log),
@@ -109,6 +106,7 @@ func newNode(t testing.TB, id ids.NodeID, change func(*Options)) *node {
 	if change != nil {
 		change(&o)
 	}
+	var err error
 	if n.Transport, err = New(o); err != nil {
 		t.Fatal(err)
 	}

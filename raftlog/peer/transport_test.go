@@ -284,27 +284,49 @@ func TestPeerRestartsElsewhere(t *testing.T) {
 	waitFor(t, "messages both ways", func() bool { return again.count("n1") == 2 && a.count("n2") == 1 })
 }
 
-// TestPeerRestartsInPlace: nobody calls SetPeer, and the back-off of the other side does not delay the peer that is back.
+// TestPeerRestartsInPlace: nobody calls SetPeer, and the peer is found again where it was.
 func TestPeerRestartsInPlace(t *testing.T) {
 	t.Parallel()
-	slow := func(o *Options) { o.MinBackoff, o.MaxBackoff = 5*time.Millisecond, 10*time.Minute }
-	a, b := newNode(t, "n1", slow), newNode(t, "n2", nil)
+	a, b := newNode(t, "n1", nil), newNode(t, "n2", nil)
 	connect(t, a, b)
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// Let the back-off of n1 grow beyond what this test waits.
-	waitFor(t, "n1 is in a long back-off", func() bool {
+	waitFor(t, "n1 has tried in vain", func() bool {
 		a.Send("n2", []Envelope{heartbeat(1, 2, 0)})
 		return a.Stats().Peers["n2"].Dropped > 0 && a.log.count("cannot be reached") > 0
 	})
 	l, err := net.Listen("tcp", b.addr)
 	if err != nil {
-		t.Skipf("another process took the port: %v", err)
+		t.Fatal(err)
 	}
 	again := newNode(t, "n2", func(o *Options) { _ = o.Listener.Close(); o.Listener = l })
 	again.SetPeer("n1", a.addr)
 	waitFor(t, "n1 is connected again", func() bool { return a.Connected("n2") })
+}
+
+// TestBackoffEndsWithASign: a back-off, however long, does not delay a peer that is back and has dialed this node.
+func TestBackoffEndsWithASign(t *testing.T) {
+	t.Parallel()
+	a, b := newNode(t, "n1", nil), newNode(t, "n2", nil)
+	// Nobody runs these pipes, so that nothing but the peer's call ends their back-off.
+	r := &remote{addr: b.addr, control: newPipe(a.Transport, "n2", b.addr, control, 1<<20), bulk: newPipe(a.Transport, "n2", b.addr, bulk, 1<<20)}
+	a.peers.Store(&map[ids.NodeID]*remote{"n2": r})
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for _, p := range r.pipes() {
+			p.pause(ctx, 10*time.Minute)
+		}
+	}()
+	defer func() { cancel(); <-over }()
+	b.SetPeer("n1", a.addr)
+	select {
+	case <-over:
+	case <-time.After(patience):
+		t.Fatal("the back-off goes on, though the peer is back")
+	}
 }
 
 // TestSlowResolver: a peer whose name never resolves, or that swallows connections, costs the others nothing.
