@@ -148,7 +148,8 @@ func TestDevInOneProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	wait, err := cluster.Spawn(cmd)
+	if err != nil {
 		t.Fatal(err)
 	}
 	var text strings.Builder
@@ -166,7 +167,7 @@ func TestDevInOneProcess(t *testing.T) {
 		}
 	}
 	cmd.Process.Signal(syscall.SIGTERM)
-	if err := cmd.Wait(); err != nil {
+	if err := wait(); err != nil {
 		t.Errorf("after SIGTERM: %v\n%s", err, stderr.String())
 	}
 	if left, _ := filepath.Glob(filepath.Join(tmp, "ledgermq-dev-*")); len(left) > 0 {

@@ -444,12 +444,13 @@ func serve(w *walker, command, health string) {
 	defer out.Close()
 	cmd := exec.Command("bash", "-c", "exec "+command)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = w.dir, w.env, out, out
-	w.must(cmd.Start())
+	wait, err := cluster.Spawn(cmd)
+	w.must(err)
 	w.t.Cleanup(func() {
 		cmd.Process.Signal(syscall.SIGINT)
 		timer := time.AfterFunc(20*time.Second, func() { cmd.Process.Kill() })
 		defer timer.Stop()
-		if err := cmd.Wait(); err != nil {
+		if err := wait(); err != nil {
 			w.t.Errorf("%s ended with %v", command, err)
 		}
 		if w.t.Failed() {

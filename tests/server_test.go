@@ -84,8 +84,14 @@ type guide struct {
 	at  cluster.Place
 
 	mu      sync.Mutex
-	running map[int]*exec.Cmd
-	output  map[int]*bytes.Buffer
+	running map[int]*running
+}
+
+// running is a server that runs.
+type running struct {
+	*exec.Cmd
+	wait func() error
+	out  *bytes.Buffer // to be read after wait
 }
 
 // startGuide starts the three servers, with more arguments than those of the page.
@@ -151,21 +157,23 @@ func (g *guide) start(t *testing.T, i int, more ...string) {
 	cmd := exec.Command(bin, append([]string{"server", "--config", g.file(i), "--log-level", "warn"}, more...)...)
 	out := &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
+	wait, err := cluster.Spawn(cmd)
+	if err != nil {
 		t.Fatal(err)
 	}
+	s := &running{Cmd: cmd, wait: wait, out: out}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.running == nil {
-		g.running, g.output = make(map[int]*exec.Cmd), make(map[int]*bytes.Buffer)
+		g.running = make(map[int]*running)
 	}
-	g.running[i], g.output[i] = cmd, out
+	g.running[i] = s
 	t.Cleanup(func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.running[i] == cmd {
-			cmd.Process.Kill()
-			cmd.Wait()
+		if g.running[i] == s {
+			s.Process.Kill()
+			s.wait()
 			t.Logf("server %d:\n%s", i, tail(out.String(), 3000))
 		}
 	})
@@ -183,14 +191,14 @@ func (g *guide) start(t *testing.T, i int, more ...string) {
 func (g *guide) stop(t *testing.T, i int) {
 	t.Helper()
 	g.mu.Lock()
-	cmd, out := g.running[i], g.output[i]
+	s := g.running[i]
 	delete(g.running, i)
 	g.mu.Unlock()
-	cmd.Process.Signal(syscall.SIGINT)
-	timer := time.AfterFunc(30*time.Second, func() { cmd.Process.Kill() })
+	s.Process.Signal(syscall.SIGINT)
+	timer := time.AfterFunc(30*time.Second, func() { s.Process.Kill() })
 	defer timer.Stop()
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("server %d ended with %v:\n%s", i, err, tail(out.String(), 3000))
+	if err := s.wait(); err != nil {
+		t.Errorf("server %d ended with %v:\n%s", i, err, tail(s.out.String(), 3000))
 	}
 }
 

@@ -230,7 +230,8 @@ func TestGroupWatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := watch.Start(); err != nil {
+	wait, err := cluster.Spawn(watch)
+	if err != nil {
 		t.Fatal(err)
 	}
 	lines := bufio.NewScanner(out)
@@ -260,7 +261,7 @@ func TestGroupWatch(t *testing.T) {
 	if err := watch.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if err := watch.Wait(); err != nil {
+	if err := wait(); err != nil {
 		t.Errorf("Ctrl-C ends watch with %v", err)
 	}
 }

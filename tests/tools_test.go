@@ -124,7 +124,8 @@ func TestTools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := consume.Start(); err != nil {
+	wait, err := cluster.Spawn(consume)
+	if err != nil {
 		t.Fatal(err)
 	}
 	lines := make(chan string)
@@ -172,7 +173,7 @@ func TestTools(t *testing.T) {
 	consume.Process.Signal(syscall.SIGTERM)
 	for range lines { // until it has ended
 	}
-	if err := consume.Wait(); err != nil {
+	if err := wait(); err != nil {
 		t.Errorf("consume: %v", err)
 	}
 }

@@ -19,7 +19,7 @@ var goroutines = map[string]struct {
 	"raftlog":        {3, "Group owns its loop, its log writer and the filler: Close waits for the three"},
 	"raftlog/peer":   {1, "Transport.spawn, the only one: Close waits for its wait group"},
 	"remoting":       {5, "Server and Client own an acceptor, a reader per connection, a writer while a socket is full, and a bounded pool"},
-	"tests/cluster":  {1, "it ends with the process that it started"},
+	"tests/cluster":  {2, "they end with the process that they started"},
 	"tests/rocketmq": {1, "it ends with the process that it started"},
 }
 

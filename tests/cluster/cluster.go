@@ -110,19 +110,20 @@ func run(ctx context.Context, bin string, at Place, dir string, args, env []stri
 	c.cmd = exec.Command(bin, args...)
 	c.cmd.Env = c.env
 	c.cmd.Stdout, c.cmd.Stderr = c.output, c.output
-	// A group of its own: a signal to the test run does not reach it, Stop does.
+	// A group of its own: a signal to the test run does not reach it, Stop does. The members end with it.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := c.cmd.Start(); err != nil {
+	wait, err := Spawn(c.cmd)
+	if err != nil {
 		at.Release()
 		return nil, err
 	}
 	go func() { // ends with the process
-		c.exit = c.cmd.Wait()
+		c.exit = wait()
 		close(c.exited)
 	}()
 	ready, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := jepsen.Await(ready, "cluster.json", func() (bool, error) {
+	err = jepsen.Await(ready, "cluster.json", func() (bool, error) {
 		select {
 		case <-c.exited:
 			return false, fmt.Errorf("dev ended while starting: %v", c.exit)

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -56,22 +55,16 @@ func (p *Process) Start() error {
 	defer out.Close()
 	cmd := exec.Command("java", p.args...)
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = attributes()
-	started, exited := make(chan error), make(chan struct{})
-	go func() { // ends with the process
-		// The kernel ends the process when the thread that started it is gone: so that thread is kept.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			cmd.Wait()
-		}
-		close(exited)
-	}()
-	if err := <-started; err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a signal to the terminal does not reach it
+	wait, err := cluster.Spawn(cmd)
+	if err != nil {
 		return err
 	}
+	exited := make(chan struct{})
+	go func() { // ends with the process
+		wait()
+		close(exited)
+	}()
 	p.cmd, p.exited = cmd, exited
 	return nil
 }

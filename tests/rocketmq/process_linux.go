@@ -1,8 +1,0 @@
-package rocketmq
-
-import "syscall"
-
-// attributes puts the process in a group of its own, which a signal to the terminal does not reach, and lets it end with this program.
-func attributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-}
