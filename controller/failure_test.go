@@ -471,7 +471,7 @@ func TestDeadControllers(t *testing.T) {
 	defer cancel()
 	_, err := only.Members(short)
 	if took := time.Since(began); !errors.Is(err, ErrUnavailable) || took > 3*time.Second {
-		t.Errorf("dead controllers only: %v after %v", err, took)
+		t.Fatalf("dead controllers only: %v after %v", err, took)
 	}
 	named := slices.ContainsFunc(holes, func(h string) bool { return strings.Contains(err.Error(), h) })
 	if strings.Contains(err.Error(), "\n") || !named {

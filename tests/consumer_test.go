@@ -135,13 +135,13 @@ func TestRetriesEndAsDeadLetters(t *testing.T) {
 		good.Add(1)
 		return consumer.ConsumeSuccess
 	}, consumer.WithMaxReconsumeTimes(1)) // it comes after 10 s
-	eventually(t, time.Minute, "two deliveries", func() (bool, error) { return bad.Load() >= 2 && good.Load() == 1, nil })
+	eventually(t, time.Minute, "two deliveries", func() (bool, error) { return bad.Load() >= 2 && good.Load() >= 1, nil })
 	eventually(t, time.Minute, "the dead letter", func() (bool, error) {
 		out, err := c.Run(t.Context(), "consume", "%DLQ%picky", "--count", "1", "--idle", "1s", "--namesrv", c.Namesrv[0])
 		if err != nil && !isExit(err) {
 			return false, err
 		}
-		return out != "" && out[len(out)-5:] == " bad\n", nil
+		return strings.HasSuffix(out, " bad\n"), nil
 	})
 	// Repetitions are allowed, as always: a client that gets no answer to its request for a retry asks for it in another way.
 	// But no delivery has a count above the maximum, and none is left out.

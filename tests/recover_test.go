@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -152,7 +153,9 @@ func TestRecoverOneOfTwo(t *testing.T) {
 	var said string
 	eventually(t, time.Minute, "what an unclean election costs", func() (bool, error) {
 		var err error
-		said, err = c.Admin(within(t, 20*time.Second), "group", "elect-unclean", "g1", "--replica", "2")
+		if said, err = c.Admin(within(t, 20*time.Second), "group", "elect-unclean", "g1", "--replica", "2"); err == nil {
+			return false, errors.New("it was done without --yes")
+		}
 		return strings.Contains(err.Error(), "nothing was changed"), nil
 	})
 	if !strings.Contains(said, "May be lost:") {

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -113,7 +114,9 @@ func TestUncleanElection(t *testing.T) {
 	}
 	var said string
 	eventually(t, time.Minute, "what it costs", func() (bool, error) {
-		said, err = elect("--replica", "3", "--stopped", "1,2")
+		if said, err = elect("--replica", "3", "--stopped", "1,2"); err == nil {
+			return false, errors.New("it was done without --yes")
+		}
 		return strings.Contains(err.Error(), "nothing was changed"), nil
 	})
 	for _, want := range []string{"May be lost:", "everything after entry", "replica 1 on node n1 gives up its id", "replica 2 on node n2 gives up its id"} {
