@@ -33,12 +33,15 @@ func TestDrain(t *testing.T) {
 
 	ctx, stop := context.WithCancel(t.Context())
 	var work sync.WaitGroup
+	defer func() { stop(); work.Wait() }() // of a test that gives up
 	var sent atomic.Int64
 	for range 8 {
 		s := c.wire(old, "g1")
 		work.Go(func() {
 			for ctx.Err() == nil {
-				resp, err := s.c.Call(context.Background(), request(remoting.SendMessage, []byte("y"), sendFields("T")...))
+				call, end := context.WithTimeout(context.Background(), 20*time.Second)
+				resp, err := s.c.Call(call, request(remoting.SendMessage, []byte("y"), sendFields("T")...))
+				end()
 				if err != nil || resp.Code != remoting.Success {
 					t.Errorf("a send failed: %v %v", resp, err)
 					return

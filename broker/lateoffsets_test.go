@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,9 +33,10 @@ func TestResetIsNotUndone(t *testing.T) {
 				}
 			}
 		}()
+		leave := sync.OnceFunc(func() { close(stop); <-ended })
+		t.Cleanup(leave) // of a test that gives up
 		w.resetTo("cg", "T", 1)
-		close(stop)
-		<-ended // it knows now, and commits nothing of before any more
+		leave() // it knows now, and commits nothing of before any more
 		pull := func(offset int64) *remoting.Command {
 			return w.call(remoting.PullMessage, nil, pullFields("cg", "T", offset)...)
 		}

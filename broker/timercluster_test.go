@@ -211,6 +211,8 @@ func TestCleaningBesideTimers(t *testing.T) {
 	began := time.Now()
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
+	halt := sync.OnceFunc(func() { close(stop); wg.Wait() })
+	defer halt() // of a test that gives up
 	var cleaned, busy atomic.Int64
 	during := func(every time.Duration, f func(*wire) error) {
 		x := c.wire(node, "g1")
@@ -295,8 +297,7 @@ func TestCleaningBesideTimers(t *testing.T) {
 		}
 		return nil
 	})
-	close(stop)
-	wg.Wait()
+	halt()
 	for key, due := range s.due {
 		if n := len(times[key]); n != 1 && n > s.atMost[key] || n > 0 && times[key][0] < due {
 			t.Errorf("%s is due at %d and was delivered at %v", key, due, times[key])

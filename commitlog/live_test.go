@@ -40,6 +40,8 @@ func readBeside(t *testing.T, o Options, cuts bool, span time.Duration) {
 	l := mustCreate(t, o)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
+	halt := sync.OnceFunc(func() { close(stop); wg.Wait() })
+	defer halt() // of a test that gives up
 	for range 2 {
 		wg.Go(func() {
 			opened, overtaken := 0, 0
@@ -86,8 +88,7 @@ func readBeside(t *testing.T, o Options, cuts bool, span time.Duration) {
 			check(t, l.Sync())
 		}
 	}
-	close(stop)
-	wg.Wait()
+	halt()
 	check(t, l.Close(true))
 	check(t, Verify(o, 0, nil))
 }

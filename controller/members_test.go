@@ -111,9 +111,11 @@ func TestMembersChange(t *testing.T) {
 	c.leader()
 	observer := dial(t, []string{c.addrs["c1"]}, c.secret) // knows only the first one
 	ctx, stop := context.WithCancel(context.Background())
-	taken := make(chan []string)
+	var names []string
+	ended := make(chan struct{})
+	t.Cleanup(func() { stop(); <-ended }) // of a test that gives up
 	go func() {
-		var names []string
+		defer close(ended)
 		for i := 0; ctx.Err() == nil; i++ {
 			name := fmt.Sprintf("n%d", i)
 			code := ids.NewUUID(nil)
@@ -125,7 +127,6 @@ func TestMembersChange(t *testing.T) {
 			case <-time.After(time.Millisecond): // a pace, nothing waits for it
 			}
 		}
-		taken <- names
 	}()
 	// Whoever has heard of no member that is left cannot find them: so the observer hears of each change before the next one.
 	has := func(want ...string) {
@@ -187,7 +188,7 @@ func TestMembersChange(t *testing.T) {
 	must(t, c.change([]string{"c7"}, []string{"c6"}))
 	has("c7")
 	stop()
-	names := <-taken
+	<-ended
 	nodes, err := observer.ListNodes(ctxFor(t))
 	must(t, err)
 	there := map[string]bool{}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,7 +42,9 @@ func (n *fakeNode) testify(cluster []byte, controllers []string) (stop func()) {
 			end()
 		}
 	}()
-	return func() { cancel(); <-done }
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	n.t.Cleanup(stop) // of a test that gives up
+	return stop
 }
 
 // Two controllers that wait outbid each other only while both are executed, and the one that is executed then wins.
