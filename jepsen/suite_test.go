@@ -38,6 +38,9 @@ func TestSuite(t *testing.T) {
 			dir := t.TempDir()
 			if *kept != "" {
 				dir = filepath.Join(*kept, name)
+				if err := os.RemoveAll(dir); err != nil { // what an earlier run found
+					t.Fatal(err)
+				}
 			}
 			if err := os.MkdirAll(dir, 0o755); err != nil {
 				t.Fatal(err)
