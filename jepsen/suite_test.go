@@ -50,9 +50,10 @@ func TestSuite(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer history.Close()
+			drivers := []jepsen.Driver{jepsen.Own(), goclient.New()}
 			report, err := jepsen.Run(t.Context(), jepsen.Options{
 				Binary: binary, Dir: dir, Kind: kind, Mode: mode, Seed: *seed, Duration: *duration,
-				Drivers: []jepsen.Driver{jepsen.Own(), goclient.New()}, History: history, Say: t.Logf,
+				Drivers: drivers, History: history, Say: t.Logf,
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -60,9 +61,21 @@ func TestSuite(t *testing.T) {
 			var text strings.Builder
 			report.Write(&text)
 			t.Log("\n" + text.String())
+			happened := map[string]int{"faults": report.Faults, "reads": report.Reads, "messages": report.Messages, "ends of transactions": report.Ended,
+				"timers": report.Timers, "recalls": report.Recalled, "consumer offsets that were answered": report.Acks,
+				"consumer offsets that counted": report.Counted, "resets": report.Resets, "questions for consumer offsets": report.Asks}
+			for _, d := range drivers {
+				happened["sends of client "+d.Name()] = report.Outcomes[d.Name()][jepsen.OK]
+			}
+			for what, n := range happened {
+				if n == 0 {
+					t.Errorf("no %s were OK: the verdict says nothing of them", what)
+				}
+			}
 			if len(report.Violations) > 0 {
 				t.Error("the cluster did what it must not do")
-			} else if *kept != "" {
+			}
+			if *kept != "" && !t.Failed() {
 				os.RemoveAll(dir)
 			}
 		})
