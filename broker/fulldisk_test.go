@@ -69,6 +69,15 @@ type realDisk struct {
 	dir string
 }
 
+// noMount skips the test, or fails it where LEDGERMQ_TEST_MOUNTS says that file systems can be mounted.
+func noMount(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv("LEDGERMQ_TEST_MOUNTS") == "1" {
+		t.Fatalf("LEDGERMQ_TEST_MOUNTS=1, but %s", why)
+	}
+	t.Skip(why)
+}
+
 // newRealDisk mounts a file system at dir. It needs root, and a kernel that allows it to.
 func newRealDisk(t *testing.T, dir string) *realDisk {
 	t.Helper()
@@ -76,7 +85,7 @@ func newRealDisk(t *testing.T, dir string) *realDisk {
 		t.Fatal(err)
 	}
 	if err := mountSmall(dir, 192<<20); err != nil {
-		t.Skipf("no file system can be mounted here: %v", err)
+		noMount(t, fmt.Sprintf("no file system can be mounted here: %v", err))
 	}
 	t.Cleanup(func() {
 		if err := unmount(dir); err != nil {
@@ -145,7 +154,7 @@ func TestFullDisk(t *testing.T) {
 	t.Run("real", func(t *testing.T) {
 		t.Parallel()
 		if runtime.GOOS != "linux" || os.Getuid() != 0 {
-			t.Skip("it mounts a small file system: run it as root on Linux")
+			noMount(t, "it mounts a small file system: run it as root on Linux")
 		}
 		testFullDisk(t, func(dir string) smallDisk { return newRealDisk(t, dir) })
 	})

@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -168,12 +169,21 @@ func lag(t *testing.T, c *cluster.Cluster, group, topic string) int64 {
 	return v.Lag
 }
 
+// noMount skips the test, or fails it where LEDGERMQ_TEST_MOUNTS says that file systems can be mounted.
+func noMount(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv("LEDGERMQ_TEST_MOUNTS") == "1" {
+		t.Fatalf("LEDGERMQ_TEST_MOUNTS=1, but %s", why)
+	}
+	t.Skip(why)
+}
+
 // smallDisk puts a node's data folder on a file system of 256 MiB, in memory. The node is stopped for that moment. It skips the test
 // where nothing can be mounted.
 func smallDisk(t *testing.T, c *cluster.Cluster, node string) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("it mounts a small file system: run it as root")
+		noMount(t, "it mounts a small file system: run it as root")
 	}
 	m, err := c.Member(node)
 	if err != nil {
@@ -187,12 +197,16 @@ func smallDisk(t *testing.T, c *cluster.Cluster, node string) {
 		t.Fatal(err)
 	}
 	if err := mountSmall(m.Data); err != nil {
-		t.Skipf("no file system can be mounted here: %v", err)
+		noMount(t, fmt.Sprintf("no file system can be mounted here: %v", errors.Join(err, os.Remove(m.Data), os.Rename(aside, m.Data))))
 	}
-	t.Cleanup(func() {
+	name := ballast(t, c, node)
+	t.Cleanup(func() { // gives up nowhere before unmount
+		room := os.Remove(name)
+		if errors.Is(room, os.ErrNotExist) {
+			room = nil
+		}
 		// The logs are compared after this.
-		makeRoom(t, c, node)
-		if err := errors.Join(c.Stop(), os.CopyFS(aside, os.DirFS(m.Data)), unmount(m.Data),
+		if err := errors.Join(room, c.Stop(), os.CopyFS(aside, os.DirFS(m.Data)), unmount(m.Data),
 			os.Remove(m.Data), os.Rename(aside, m.Data)); err != nil {
 			t.Errorf("the small disk of %s: %v", node, err)
 		}

@@ -79,7 +79,7 @@ func rollBase(t *testing.T) string {
 		out, err := cmd.Output()
 		return strings.TrimSpace(string(out)), err
 	}
-	list, err := git("rev-list", "--first-parent", "--max-count=30", "HEAD")
+	list, err := git("rev-list", "--first-parent", "HEAD")
 	if err != nil {
 		t.Skipf("there is no earlier program without a git repository around the sources: %v", err)
 	}
@@ -89,7 +89,7 @@ func rollBase(t *testing.T) string {
 			return commit
 		}
 	}
-	t.Skipf("no earlier program: none of the last %d commits that git knows here differs in it", len(strings.Fields(list)))
+	t.Skipf("no earlier program: none of the %d commits that git knows here differs in it", len(strings.Fields(list)))
 	return ""
 }
 
