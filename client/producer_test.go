@@ -152,19 +152,48 @@ func TestConnectionLostMidCallIsUnknown(t *testing.T) {
 	}
 }
 
+// expiring is a context whose deadline comes when over is closed.
+type expiring struct {
+	context.Context
+	over chan struct{}
+}
+
+func (e expiring) Done() <-chan struct{} { return e.over }
+
+func (e expiring) Err() error {
+	select {
+	case <-e.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 func TestDeadlineIsUnknown(t *testing.T) {
 	t.Parallel()
 	ns, _ := startNamesrv(t, nil)
 	b := startBroker(t, "g1", newFakeLog())
 	b.register(ns, 0, 5, topic("orders", 1), topic("x", 1))
-	b.setHook(func(_ *remoting.Conn, req *remoting.Command) bool { return req.Code == remoting.SendMessageV2 })
 	c := newClient(t, []string{ns})
-	_, err := c.Producer().Send(within(t, 100*time.Millisecond), Message{Topic: "orders"})
+	ctx := expiring{t.Context(), make(chan struct{})}
+	b.setHook(func(_ *remoting.Conn, req *remoting.Command) bool {
+		if req.Code == remoting.SendMessageV2 {
+			close(ctx.over) // it has left, whatever came before took how long it took
+		}
+		return req.Code == remoting.SendMessageV2
+	})
+	_, err := c.Producer().Send(ctx, Message{Topic: "orders"})
 	if !errors.Is(err, ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("deadline: %v", err)
 	}
 	// Without a deadline the client's own bound holds.
+	b.setHook(nil)
 	quick := newClient(t, []string{ns}, WithCallTimeout(50*time.Millisecond))
+	eventually(t, "a send that knows its way", func() bool {
+		_, err := quick.Producer().Send(within(t, patience), Message{Topic: "orders"})
+		return err == nil
+	})
+	b.setHook(func(_ *remoting.Conn, req *remoting.Command) bool { return req.Code == remoting.SendMessageV2 })
 	if _, err := quick.Producer().Send(within(t, patience), Message{Topic: "orders"}); !errors.Is(err, ErrUnknown) {
 		t.Fatalf("call timeout: %v", err)
 	}
