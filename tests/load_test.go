@@ -43,15 +43,15 @@ type load struct {
 	why   map[string]int // what the failed sends said
 }
 
-func newGoProducer(t *testing.T, c *cluster.Cluster) rocketmq.Producer {
+func newGoProducer(t *testing.T, c *cluster.Cluster, opts ...producer.Option) rocketmq.Producer {
 	t.Helper()
-	p, err := rocketmq.NewProducer(
+	p, err := rocketmq.NewProducer(append([]producer.Option{
 		producer.WithNsResolver(primitive.NewPassthroughResolver(c.Namesrv)),
 		producer.WithGroupName("producers"),
 		producer.WithInstanceName(fmt.Sprintf("p%d", instances.Add(1))),
 		producer.WithRetry(3),
-		producer.WithSendMsgTimeout(2*time.Second),
-	)
+		producer.WithSendMsgTimeout(2 * time.Second),
+	}, opts...)...)
 	if err == nil {
 		err = p.Start()
 	}
@@ -149,8 +149,8 @@ func (l *load) send(ctx context.Context, sender int) {
 			continue
 		}
 		now := time.Now().UnixMilli()
-		if gap := now - l.last.Swap(now); gap > l.gap.Load() {
-			l.gap.Store(gap)
+		gap := now - l.last.Swap(now)
+		for longest := l.gap.Load(); gap > longest && !l.gap.CompareAndSwap(longest, gap); longest = l.gap.Load() {
 		}
 		l.mu.Lock()
 		l.acked[body] = true
