@@ -10,6 +10,7 @@ import (
 
 	"github.com/apache/rocketmq-client-go/v2/consumer"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
+	"github.com/apache/rocketmq-client-go/v2/producer"
 
 	"github.com/ledgermq/ledgermq/tests/cluster"
 )
@@ -21,7 +22,7 @@ func TestDelayLevelsThroughKill(t *testing.T) {
 	c := start(t, cluster.Options{Groups: 1})
 	const topic = "DelayLevels"
 	createTopic(t, c, topic)
-	p := newGoProducer(t, c)
+	p := newGoProducer(t, c, producer.WithRetry(0)) // a send that the client repeats may be delivered as often
 	delays := map[int]time.Duration{1: time.Second, 2: 5 * time.Second, 3: 10 * time.Second}
 	sent := map[string]bool{}
 	send := func(i int) {
@@ -36,7 +37,7 @@ func TestDelayLevelsThroughKill(t *testing.T) {
 	for i := range 300 {
 		send(i)
 	}
-	if len(sent) != 300 {
+	if len(sent) < 290 {
 		t.Fatalf("%d of 300 delayed sends were answered OK", len(sent))
 	}
 	var mu sync.Mutex
