@@ -35,6 +35,7 @@ func voters(t *testing.T, c *cluster.Cluster, want ...string) {
 func TestTwoOfTwo(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 2, Groups: 1, Mode: "2-2"})
+	firstLeads(t, c, "g1", "n1")
 	l := startOwnLoad(t, c, "TwoOfTwo", senders)
 	l.awaitMore(t, 200, 30*time.Second)
 	kill(t, c, "n1") // the master
@@ -61,6 +62,7 @@ func TestTwoOfTwo(t *testing.T) {
 func TestTwoOfTwoBothDead(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 2, Groups: 1, Mode: "2-2"})
+	firstLeads(t, c, "g1", "n1")
 	l := startOwnLoad(t, c, "BothDead", senders)
 	l.awaitMore(t, 200, 30*time.Second)
 	kill(t, c, "n2")
@@ -86,6 +88,7 @@ func TestTwoOfTwoBothDead(t *testing.T) {
 func TestTwoOfTwoWithoutController(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 2, Groups: 1, Mode: "2-2"})
+	firstLeads(t, c, "g1", "n1")
 	l := startOwnLoad(t, c, "NoController", senders)
 	l.awaitMore(t, 200, 30*time.Second)
 	kill(t, c, "c1")
@@ -104,6 +107,7 @@ func TestTwoOfTwoWithoutController(t *testing.T) {
 func TestOneAfterAnother(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Groups: 1, MinISR: 1})
+	firstLeads(t, c, "g1", "n1")
 	l := startOwnLoad(t, c, "OneByOne", senders)
 	l.awaitMore(t, 200, 30*time.Second)
 	kill(t, c, "n1")
@@ -127,6 +131,7 @@ func TestOneAfterAnother(t *testing.T) {
 func TestTwoOfTwoPause(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster.Options{Nodes: 2, Groups: 1, Mode: "2-2"})
+	firstLeads(t, c, "g1", "n1")
 	l := startOwnLoad(t, c, "PauseTwo", senders)
 	l.awaitMore(t, 200, 30*time.Second)
 	if err := c.Pause("n1"); err != nil {

@@ -240,6 +240,7 @@ func TestModesGuarantee(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := start(t, cluster.Options{Nodes: int(row.mode[2] - '0'), Groups: 1, Mode: row.mode, MinISR: row.minISR})
+			firstLeads(t, c, "g1", "n1")
 			s := &scene{t: t, c: c, l: startOwnLoad(t, c, "Modes", senders)}
 			s.goesOn()
 			row.steps(s)

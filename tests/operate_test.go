@@ -110,7 +110,7 @@ func TestOperate(t *testing.T) {
 			if w.prepare != nil {
 				w.prepare(r)
 			}
-			r.firstLeads("g1", "n1")
+			firstLeads(r.t, r.c, "g1", "n1")
 			r.steps(steps)
 			r.load.check(t, c)
 		})
@@ -239,19 +239,6 @@ func (w *walker) shellEnv() []string {
 	w.must(os.Symlink(bin, filepath.Join(dir, "ledgermq")))
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LEDGERMQ_") || strings.HasPrefix(v, "PATH=") })
 	return append(env, "PATH="+dir+":"+os.Getenv("PATH"))
-}
-
-// firstLeads makes the node the master with which the page begins, where a busy machine has already elected another one.
-func (w *walker) firstLeads(group, node string) {
-	w.t.Helper()
-	eventually(w.t, time.Minute, "the page's first master", func() (bool, error) {
-		if masterOf(w.t, w.c, group) == node {
-			return true, nil
-		}
-		_, err := w.c.Admin(within(w.t, 20*time.Second), "elect", group, "--node", node)
-		w.t.Logf("another node than %s led %s: %v", node, group, err)
-		return false, nil
-	})
 }
 
 func (w *walker) steps(steps []step) {

@@ -37,8 +37,8 @@ func removedGroup(t *testing.T, steps []step) {
 		got.add(m)
 		return consumer.ConsumeSuccess
 	})
-	w.firstLeads("g1", "n1")
-	w.firstLeads("g2", "n2")
+	firstLeads(w.t, w.c, "g1", "n1")
+	firstLeads(w.t, w.c, "g2", "n2")
 	w.load.awaitMore(t, 200, time.Minute)
 	w.steps(steps)
 	acked := w.load.end()
