@@ -99,6 +99,7 @@ func TestDrainWithoutSuccessor(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, "g1")
 	c.createGroup("solo", 1, 1)
+	c.elect("n1")
 	master, slave := c.master("g1"), c.slave("g1")
 	if solo := c.master("solo"); solo != master {
 		t.Fatalf("g1 is led by %s, solo by %s", master, solo)
