@@ -74,14 +74,16 @@ func newTunedCluster(t *testing.T, tune func(*broker.NodeOptions), groups ...str
 	}
 	c.ns.Start()
 	t.Cleanup(func() { c.ns.Close() })
-	for i := 1; i <= 3; i++ {
-		c.start(fmt.Sprintf("n%d", i))
-	}
-	t.Cleanup(func() {
+	t.Cleanup(func() { // those that a test adds
 		for id := range c.nodes {
 			c.stop(id)
 		}
 	})
+	for i := 1; i <= 3; i++ {
+		id := fmt.Sprintf("n%d", i)
+		c.start(id)
+		t.Cleanup(func() { c.stop(id) }) // at once, should the next one not start; and before its disk goes, which starting it may have made
+	}
 	for _, g := range groups {
 		c.createGroup(g, 2, 3)
 	}

@@ -44,14 +44,14 @@ func newCluster(t *testing.T, n int, tune func(*Options)) *cluster {
 		}
 		c.dirs[id], c.addrs[id], listeners[id] = t.TempDir(), l.Addr().String(), l
 	}
-	for id, l := range listeners {
-		c.startOn(id, l)
-	}
-	t.Cleanup(func() {
+	t.Cleanup(func() { // also of those that started before one that does not
 		for id := range c.dirs {
 			c.stop(id)
 		}
 	})
+	for id, l := range listeners {
+		c.startOn(id, l)
+	}
 	return c
 }
 
