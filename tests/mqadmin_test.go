@@ -108,7 +108,7 @@ var mqadminCommands = []mqadminCommand{
 	{name: "cloneGroupOffset", args: "-n {ns} -s MqadminGroup -d OtherGroup -t MqadminTopic -o false", works: "clone group offset success"},
 	{name: "resetOffsetByTime", args: "-n {ns} -g OtherGroup -t MqadminTopic -s now", works: "(?m)^g1 "},
 	{name: "skipAccumulatedMessage", args: "-n {ns} -g OtherGroup -t MqadminTopic", works: "(?m)^g1 "},
-	{name: "startMonitoring", args: "-n {ns}", works: "(?s:.*)", seconds: 3},
+	{name: "startMonitoring", args: "-n {ns}", works: "(?s:.*)", seconds: 3}, // it prints nothing but its troubles
 
 	{name: "exportMetadata", args: "-n {ns} -c DefaultCluster -f {tmp}", works: "export .* success"},
 	{name: "exportConfigs", args: "-n {ns} -c DefaultCluster -f {tmp}", works: "export .* success"},
@@ -273,14 +273,14 @@ func startMqadmin(t *testing.T, namesrv string) *mqadminRun {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	watchdog := time.AfterFunc(9*time.Minute, func() { cmd.Process.Kill() })
 	t.Cleanup(func() {
+		defer watchdog.Stop() // of the end too
 		in.Close()
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("the JVM: %v\n%s", err, tail(stderr.String(), 2000))
 		}
 	})
-	watchdog := time.AfterFunc(9*time.Minute, func() { cmd.Process.Kill() })
-	t.Cleanup(func() { watchdog.Stop() })
 	r := &mqadminRun{in: in, out: bufio.NewReaderSize(out, 1<<20)}
 	r.names = strings.Fields(r.line(t))
 	ids := strings.Split(r.line(t), "\t")
