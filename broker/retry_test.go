@@ -155,6 +155,8 @@ func TestRetryDelays(t *testing.T) {
 		}
 		if took := time.Since(began); took < least-2*time.Millisecond { // the broker's clock has milliseconds
 			t.Errorf("%s: the retry came after %v, want %v at least", name, took, least)
+		} else if took > least+maxLate {
+			t.Errorf("%s: the retry came after %v, want %v", name, took, least)
 		}
 	}
 	timed("level", group("level", `{"type":"CUSTOMIZED"}`), "1", time.Second)
