@@ -390,12 +390,24 @@ func TestLostIdentities(t *testing.T) {
 		t.Fatal(err)
 	}
 	followed(second)
-	c.stop(node)
-	// Somebody else's folder.
-	_, err = broker.OpenNode(broker.NodeOptions{ID: "n9", Dir: filepath.Join(c.dir, node), Controllers: []string{c.ctlAt},
-		PeerListener: listen(t, ""), ClientListener: nil})
-	if err == nil || !strings.Contains(err.Error(), "no listener for clients") {
-		t.Fatalf("options without a listener: %v", err)
+}
+
+// What is wrong with the options of a node is told at once, and nothing is made of it.
+func TestNodeOptionsReportAllFaults(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "n1")
+	n, err := broker.OpenNode(broker.NodeOptions{Dir: dir, RetentionBytes: -1, ScrubEvery: -1, TransactionCheckInterval: -1, TimerMaxDelay: -1, CheckpointBytes: 1, Namesrv: []string{"here"}})
+	if err == nil {
+		t.Fatal(errors.Join(n.Close(), errors.New("it was opened")))
+	}
+	for _, want := range []string{"no controller address", "no listener for replication", "no listener for clients", "retention of -1", "a scrub every -1ns",
+		"checks of transactions every -1ns", "delays of at most -1ns", "a checkpoint every 1 bytes", `address "here"`} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not told:\n%v", want, err)
+		}
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its folder: %v", err)
 	}
 }
 
