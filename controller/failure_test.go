@@ -16,6 +16,7 @@ import (
 	"time"
 
 	pb "github.com/ledgermq/ledgermq/controller/controllerpb"
+	"github.com/ledgermq/ledgermq/internal/loopback"
 	"github.com/ledgermq/ledgermq/raftlog"
 )
 
@@ -593,10 +594,8 @@ func TestClose(t *testing.T) {
 // What a controller that cannot be reached means is said in words, not in those of the transport.
 func TestUnreachableIsSaidPlainly(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, err := net.Listen("tcp", loopback.Host()+":0")
+	must(t, err)
 	addr := l.Addr().String()
 	must(t, l.Close())
 	client := dial(t, []string{addr}, nil)
