@@ -1,16 +1,19 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ledgermq/ledgermq/broker"
+	"github.com/ledgermq/ledgermq/internal/loopback"
 	"github.com/ledgermq/ledgermq/internal/vfs"
 )
 
@@ -176,6 +179,17 @@ func TestRefusedStartsLeaveNothing(t *testing.T) {
 	}
 }
 
+// asked is a context that tells when somebody waits for its end.
+type asked struct {
+	context.Context
+	tell func()
+}
+
+func (a asked) Done() <-chan struct{} {
+	a.tell()
+	return a.Context.Done()
+}
+
 // TestDevLockIsAwaited holds that dev is not refused because somebody looks at the lock right now.
 func TestDevLockIsAwaited(t *testing.T) {
 	t.Parallel()
@@ -189,13 +203,13 @@ func TestDevLockIsAwaited(t *testing.T) {
 	}
 	got := make(chan error, 1)
 	go func() {
-		lock, err := lockDev(t.Context(), dir)
+		// It looks at its context after a try in vain, and then the lock is given back.
+		lock, err := lockDev(asked{t.Context(), sync.OnceFunc(func() { held.Close() })}, dir)
 		if err == nil {
 			err = lock.Close()
 		}
 		got <- err
 	}()
-	time.AfterFunc(50*time.Millisecond, func() { held.Close() })
 	if err := <-got; err != nil {
 		t.Errorf("it was held for a moment: %v", err)
 	}
@@ -282,13 +296,14 @@ func TestWaiting(t *testing.T) {
 func TestClientPortsAreKept(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	host := loopback.Host()
+	free, err := net.Listen("tcp", host+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	first := free.Addr().(*net.TCPAddr).Port
 	free.Close()
-	addr := fmt.Sprintf("127.0.0.1:%d-%d", first, first)
+	addr := fmt.Sprintf("%s:%d-%d", host, first, first)
 	open := func() *clientPorts {
 		p, err := newClientPorts("", addr, "", dir, security{})
 		if err != nil {
@@ -301,7 +316,7 @@ func TestClientPortsAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := fmt.Sprintf("127.0.0.1:%d", first); advertise != want {
+	if want := fmt.Sprintf("%s:%d", host, first); advertise != want {
 		t.Errorf("advertised %s, want %s", advertise, want)
 	}
 	if _, _, err := p.Listen("g2"); err == nil || !strings.Contains(err.Error(), "widen the range") {
