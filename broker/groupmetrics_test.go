@@ -92,6 +92,23 @@ func TestGroupMetrics(t *testing.T) {
 		t.Errorf("a group that broadcasts was given %v messages", v)
 	}
 	w.ok(remoting.UnregisterClient, nil, "clientID", "alone", "consumerGroup", "cg")
+	// The next master tells the same of what waits, though nobody has consumed from it yet.
+	c.kill(master)
+	master = c.masterOfTheRest("g1")
+	w = c.wire(master, "g1")
+	eventually(t, 10*time.Second, func() error {
+		have := c.series(master)
+		for _, name := range []string{`ledgermq_consumer_lag_messages` + pair, `ledgermq_consumer_queue_lag_messages{consumer_group="cg",queue="0",topic="T"}`,
+			`ledgermq_consumer_dead_letters{consumer_group="cg"}`} {
+			if got, there := have[name]; !there || got != want[name] {
+				return fmt.Errorf("after a failover %s is %v (%v), want %v", name, got, there, want[name])
+			}
+		}
+		if age, there := have[`ledgermq_consumer_oldest_seconds`+pair]; !there || age < 0 || age > 60 {
+			return fmt.Errorf("after a failover the oldest is %v s old (%v)", age, there)
+		}
+		return nil
+	})
 	w.ok(remoting.UpdateConsumerOffset, nil, "consumerGroup", "cg", "topic", "T", "queueId", "0", "commitOffset", "5")
 	if _, there := c.series(master)[`ledgermq_consumer_oldest_seconds`+pair]; there {
 		t.Error("what is consumed has an age")
