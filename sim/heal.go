@@ -102,6 +102,9 @@ func (s *schedule) ill() string {
 			return fmt.Sprintf("replica %d is handing over", h.n.ID)
 		}
 	}
+	if s.c.applyAt > s.Now { // of what was decided when a group was not well yet
+		return "a command of the controllers is on its way"
+	}
 	return ""
 }
 
