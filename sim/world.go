@@ -172,6 +172,7 @@ type Node struct {
 	incoming []Entry   // on the disk too, and counts once the log begins behind what snapshot reaches
 	synced   ids.Index // what it may have acknowledged, as of the last crash
 	promised ids.Index // the last entry that it acknowledged and was not told to remove
+	cut      ids.Index // while acks of a write leave: the first entry that later jobs of the same write wrote, 0: none
 	votes    map[ids.Term]ids.ReplicaID
 }
 
@@ -348,9 +349,16 @@ func (n *Node) send(list []raftlog.Outgoing) {
 
 // sendAcks sends what written jobs allow to say. The writer does so at once, whether the replica knows of the write or not.
 func (n *Node) sendAcks(jobs []*raftlog.Job) {
-	for _, j := range jobs {
+	for i, j := range jobs {
+		n.cut = 0
+		for _, later := range jobs[i+1:] {
+			if len(later.Frames) > 0 && (n.cut == 0 || later.First < n.cut) {
+				n.cut = later.First
+			}
+		}
 		n.send(j.Acks)
 	}
+	n.cut = 0
 }
 
 // Deliver gives n one envelope.
