@@ -144,6 +144,7 @@ func (r *Replica) Acked(upTo ids.Index) {
 	for ; n < len(r.owed) && r.owed[n].index <= upTo; n++ {
 		took := time.Since(r.owed[n].formed)
 		r.counters.commits.Observe(took.Seconds())
+		r.gathering.ended(len(r.owed[n].items), took)
 		r.counters.answers.add(took, len(r.owed[n].items))
 		r.finish(r.owed[n], outcomeOK)
 		r.owed[n] = nil
@@ -196,7 +197,7 @@ func (r *Replica) Role(role raftlog.Role) {
 		first = append(first, r.forming[r.formed:]...) // what waits in a term of ours that ended without another master
 		r.forming, r.formed = r.forming[:0], 0
 		r.inbox.items = append(first, r.inbox.items...)
-		r.inbox.open = true
+		r.inbox.open, r.inbox.enough = true, 0
 		r.inbox.mu.Unlock()
 		r.makeSystemTopics()
 		r.role.Store(&role)

@@ -95,7 +95,7 @@ func TestChecksAtScale(t *testing.T) {
 		if _, err := l.r.encodeOne(s, &rec, false, true); err != nil {
 			t.Fatal(err)
 		}
-		l.r.inbox.put(s)
+		l.r.inbox.add(s)
 		if i%each == each-1 {
 			l.all()
 		}

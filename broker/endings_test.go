@@ -30,7 +30,7 @@ func (l *loop) half() chan ids.QueueOffset {
 	if _, err := l.r.encodeOne(s, &rec, false, true); err != nil {
 		l.t.Fatal(err)
 	}
-	if !l.r.inbox.put(s) {
+	if !l.r.inbox.add(s) {
 		l.t.Fatal("a master took no half message")
 	}
 	return ch
@@ -49,7 +49,7 @@ func (l *loop) end(number ids.QueueOffset, d state.Decision) chan error {
 			l.t.Fatal(err)
 		}
 	}
-	if !l.r.inbox.put(e) {
+	if !l.r.inbox.add(e) {
 		l.t.Fatal("a master took no end of a transaction")
 	}
 	return ch

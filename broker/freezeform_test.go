@@ -11,7 +11,7 @@ import (
 func (l *loop) freeze(giveUp bool) chan outcome {
 	l.t.Helper()
 	ch := make(chan outcome, 2)
-	if !l.r.inbox.put(&freezing{command{kind: state.RecordFreeze, body: state.AppendFreeze(nil, giveUp), at: l.r.now(), done: func(o outcome, _ state.Effect) { ch <- o }}}) {
+	if !l.r.inbox.add(&freezing{command{kind: state.RecordFreeze, body: state.AppendFreeze(nil, giveUp), at: l.r.now(), done: func(o outcome, _ state.Effect) { ch <- o }}}) {
 		l.t.Fatal("a master took no freeze")
 	}
 	return ch

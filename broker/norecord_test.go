@@ -29,7 +29,7 @@ func TestProposalWithoutRecords(t *testing.T) {
 	t.Parallel()
 	l := newLoop(t)
 	alone := &silent{}
-	if !l.r.inbox.put(alone) {
+	if !l.r.inbox.add(alone) {
 		t.Fatal("not master")
 	}
 	b := l.log.NewBuilder(l.tail, l.term, time.Now().UnixMilli())
@@ -40,15 +40,15 @@ func TestProposalWithoutRecords(t *testing.T) {
 	alone.ended(t, "alone")
 	var kinds []state.EffectKind
 	command := func() {
-		l.r.inbox.put(&command{kind: state.RecordTopicDelete, body: state.AppendTopicDelete(nil, "nope"), at: time.Now(),
+		l.r.inbox.add(&command{kind: state.RecordTopicDelete, body: state.AppendTopicDelete(nil, "nope"), at: time.Now(),
 			done: func(_ outcome, e state.Effect) { kinds = append(kinds, e.Kind) }})
 	}
 	around := [3]*silent{{}, {}, {}}
-	l.r.inbox.put(around[0])
+	l.r.inbox.add(around[0])
 	command()
-	l.r.inbox.put(around[1])
+	l.r.inbox.add(around[1])
 	command()
-	l.r.inbox.put(around[2])
+	l.r.inbox.add(around[2])
 	f := l.form()
 	l.apply(f)
 	for _, s := range around {

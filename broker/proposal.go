@@ -54,19 +54,31 @@ type unformer interface{ unform(r *Replica) }
 // as long as nobody else is known to lead, since this replica may win the election; see Role. Its bound are the bytes in flight
 // that remoting allows: every send in it belongs to a request that has no answer yet.
 type inbox struct {
-	mu    sync.Mutex
-	open  bool
-	items []proposal
+	mu     sync.Mutex
+	open   bool
+	items  []proposal
+	enough int // who comes wakes the loop only when so many wait; see gathering
 }
 
-// put adds p, or returns false when the replica is not master, or no longer.
-func (q *inbox) put(p proposal) bool {
+// put adds p. taken is false when the replica is not master, or no longer; wake tells that the loop is to look.
+func (q *inbox) put(p proposal) (taken, wake bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.open {
-		return false
+		return false, false
 	}
 	q.items = append(q.items, p)
+	return true, len(q.items) >= q.enough
+}
+
+// await has the loop woken when so many wait; false: they do already, or nobody can come.
+func (q *inbox) await(enough int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.open || len(q.items) >= enough {
+		return false
+	}
+	q.enough = enough
 	return true
 }
 
@@ -85,7 +97,7 @@ func (q *inbox) take(empty []proposal) []proposal {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	items := q.items
-	q.items = empty[:0]
+	q.items, q.enough = empty[:0], 0
 	return items
 }
 
@@ -94,7 +106,7 @@ func (q *inbox) takeOrClose(empty []proposal) []proposal {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	items := q.items
-	q.items = empty[:0]
+	q.items, q.enough = empty[:0], 0
 	q.open = q.open && len(items) > 0
 	return items
 }
@@ -102,7 +114,7 @@ func (q *inbox) takeOrClose(empty []proposal) []proposal {
 func (q *inbox) setOpen(open bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.open = open
+	q.open, q.enough = open, 0
 }
 
 // batch is the token of one frame: the proposals in it, in the order of their records.
@@ -130,6 +142,9 @@ func (r *Replica) Form(b *commitlog.Builder) any {
 		return nil // Flush wakes the loop when it is applied
 	}
 	if r.formed == len(r.forming) {
+		if r.gathers() {
+			return nil
+		}
 		r.forming = r.inbox.take(r.forming)
 		r.formed = 0
 		if len(r.forming) == 0 && r.office.handing.Load() {
@@ -347,11 +362,11 @@ func (c *command) finish(_ *Replica, o outcome) {
 
 // propose enqueues p. It returns false when this replica is not master; then p was not touched.
 func (r *Replica) propose(p proposal) bool {
-	if !r.inbox.put(p) {
-		return false
+	taken, wake := r.inbox.put(p)
+	if wake {
+		r.raft.Wake()
 	}
-	r.raft.Wake()
-	return true
+	return taken
 }
 
 // proposeCommand enqueues a state command. done runs on the loop goroutine, exactly once, and must not block; it runs at once

@@ -71,6 +71,8 @@ type Replica struct {
 	sinceCheck    ids.PhysicalOffset // applied end at the last checkpoint
 	indexed       ids.PhysicalOffset // the same of the index alone, while the log does not reach the state
 
+	gathering gathering
+
 	inbox       inbox
 	halfApplied atomic.Bool                  // Apply failed: state and index may have a part of the frame after applied
 	frozen      atomic.Bool                  // the state is
@@ -200,6 +202,7 @@ func openReplica(n *Node, gid ids.GroupID, f replicaFile, record *raftlog.EpochR
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start replication: %w", err), l.Close(), r.closeIndexes(), r.clog.Close(false))
 	}
+	r.gathering.on.Store(true)
 	r.srv.Start()
 	r.spawn(r.housekeeping)
 	r.spawn(r.upkeep)

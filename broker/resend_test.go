@@ -39,7 +39,7 @@ func newResends(t *testing.T) *resends {
 	if _, err := l.r.encodeOne(s, &message.Record{Topic: top.Name, Body: []byte("x"), BornHost: l.r.storeHost, StoreHost: l.r.storeHost}, false, true); err != nil {
 		t.Fatal(err)
 	}
-	l.r.inbox.put(s)
+	l.r.inbox.add(s)
 	l.all()
 	e, err := l.r.entries(index.Key{Topic: top.ID}, 0, 1, nil)
 	if err != nil || len(e) != 1 {

@@ -30,7 +30,7 @@ func (l *loop) round(n int, req *remoting.Command, top *state.Topic) {
 		if err != nil {
 			l.t.Fatal(err)
 		}
-		if !l.r.inbox.put(p) {
+		if !l.r.inbox.add(p) {
 			l.t.Fatal("a master took no send")
 		}
 	}

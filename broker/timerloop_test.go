@@ -61,7 +61,7 @@ func (l *timerLoop) later(due int64, body string) {
 		Properties: message.AppendProperty("", message.KeyUniqueKey, body)}, false, true); err != nil {
 		l.t.Fatal(err)
 	}
-	if !l.r.inbox.put(s) {
+	if !l.r.inbox.add(s) {
 		l.t.Fatal("a master took no send")
 	}
 }
@@ -88,14 +88,14 @@ func (l *timerLoop) plan(limit int) *fire {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	l.r.inbox.put(p)
+	l.r.inbox.add(p)
 	l.f.planned = p.to
 	return p
 }
 
 func (l *timerLoop) recall(e timer.Entry) *recall {
 	p := &recall{TimerRecall: state.TimerRecall{Pos: e.Pos, Size: e.Size}, at: l.r.now(), done: make(chan outcome, 1)}
-	l.r.inbox.put(p)
+	l.r.inbox.add(p)
 	return p
 }
 
@@ -184,7 +184,7 @@ func TestTimerRecallAgainstBatch(t *testing.T) {
 			items := l.r.inbox.take(nil)
 			p := l.recall(e)
 			first := l.form()
-			l.r.inbox.put(items[0])
+			l.r.inbox.add(items[0])
 			second := l.form()
 			l.apply(first)
 			l.apply(second)
@@ -280,7 +280,7 @@ func TestTimerBatchTakenBack(t *testing.T) {
 	l.term++
 	l.r.Role(raftlog.Role{Kind: raftlog.RoleMaster, Term: l.term})
 	l.apply(l.form())
-	l.r.inbox.put(old)
+	l.r.inbox.add(old)
 	if l.r.Form(l.builder()) != nil {
 		t.Fatal("a batch of an earlier term was formed")
 	}
@@ -311,7 +311,7 @@ func (l *timerLoop) roll(front ids.PhysicalOffset, limit int) *roll {
 	if len(list) == limit {
 		p.To = p.items[len(p.items)-1].Offset + 1
 	}
-	l.r.inbox.put(p)
+	l.r.inbox.add(p)
 	return p
 }
 
@@ -333,7 +333,7 @@ func TestTimersOverAddressFamilies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.r.inbox.put(p)
+		l.r.inbox.add(p)
 		l.apply(l.form())
 		e, _, err := l.r.timers.idx.Next(l.r.st.TimerBounds())
 		if err != nil {
@@ -552,15 +552,15 @@ func TestHalvesMoveOnce(t *testing.T) {
 		if err != nil || len(p.halves) != 2 {
 			t.Fatal(p, err)
 		}
-		l.r.inbox.put(p)
+		l.r.inbox.add(p)
 		return p
 	}
 	plan()
 	stale := plan()
 	first := l.r.inbox.take(nil)
-	l.r.inbox.put(first[0])
+	l.r.inbox.add(first[0])
 	l.apply(l.form())
-	l.r.inbox.put(first[1])
+	l.r.inbox.add(first[1])
 	if l.r.Form(l.builder()) != nil || stale.wrote != 0 || <-stale.done != outcomeNotStored {
 		t.Errorf("%d half messages were stored once more", stale.wrote)
 	}
