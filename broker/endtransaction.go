@@ -79,7 +79,7 @@ func (r *Replica) end(req *remoting.Command, pend *remoting.Pending, h *endReque
 		return
 	}
 	answer := *pend
-	e.done = func(err error) { answerEnd(&answer, err) }
+	e.done = func(err error) { r.answerAtFlush(&answer, err) }
 	if !r.propose(e) {
 		if e.message != nil {
 			e.message.release()
@@ -94,6 +94,21 @@ func answerEnd(pend *remoting.Pending, err error) {
 		return
 	}
 	ok(pend)
+}
+
+// answerAtFlush answers on the loop, whose turn ends with one write to each connection.
+func (r *Replica) answerAtFlush(pend *remoting.Pending, err error) {
+	c := pend.Conn()
+	if c == nil {
+		return
+	}
+	resp := &r.response
+	resp.Reset()
+	if err != nil {
+		resp.Code, resp.Remark = errorAnswer(err)
+	}
+	pend.AppendAnswer(resp)
+	r.answered[c] = struct{}{}
 }
 
 // prepareEnd finds the transaction that a producer names, and makes sure that it is this one. It returns nil, nil when it has ended so.

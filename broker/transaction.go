@@ -188,7 +188,7 @@ type ending struct {
 	decision state.Decision
 	message  *send // of a commit
 	at       time.Time
-	done     func(error) // nil: it has ended so. Runs on the loop or where it was proposed, once
+	done     func(error) // nil: it has ended so. Runs on the loop, once
 
 	// Of the loop.
 	wrote   int
