@@ -629,7 +629,7 @@ func TestGroupCatchesUp(t *testing.T) {
 func TestFollowersUncache(t *testing.T) {
 	t.Parallel()
 	var given [4]atomic.Int64
-	c := newCluster(t, nil)
+	c := newCluster(t, func(cfg *raftlog.Config) { cfg.Limits.Cached = 100 << 10 })
 	c.rule = func(n *instance, op vfs.Op, size int) error {
 		if op == vfs.OpUncache {
 			given[n.self.ID].Add(int64(size))
@@ -653,7 +653,7 @@ func TestFollowersUncache(t *testing.T) {
 		for range 16 {
 			<-master.m.send(body)
 		}
-		return followers() > 1<<20
+		return followers() > 1<<18
 	})
 	if n := given[master.self.ID].Load(); n > 0 && master.g.Status().Term == term {
 		t.Errorf("the master gave up %d bytes", n)

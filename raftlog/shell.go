@@ -20,12 +20,6 @@ const (
 // fillBytes is after how many bytes of frames the space ahead is looked at again: half of what one step of it prepares.
 const fillBytes = 512 << 10
 
-// followerCache is how much of the log's end a follower lets the system keep in memory: what a consumer that is not far behind reads
-// when the follower becomes master. Most of what a node writes belongs to groups that it follows and is not read there; without this it
-// would drive out what consumers read of the group that the node leads, and each page of it would be a fresh one, which costs a
-// virtual machine more than the write itself.
-const followerCache = 64 << 20
-
 // jobQueue holds the jobs that wait for the writer. Bound: a master gives out what Limits.Uncommitted allows, a follower what
 // one master has in flight to it; while jobs wait Raft acknowledges nothing, so no more comes.
 type jobQueue struct {
@@ -185,7 +179,7 @@ func (g *Group) fillAhead() {
 		}
 		for more := true; more; {
 			if g.status.Load().Role == RoleFollower {
-				g.cfg.Log.Uncache(followerCache)
+				g.cfg.Log.Uncache(g.cfg.Limits.Cached)
 			}
 			var err error
 			if more, err = g.cfg.Log.FillAhead(); err != nil {
