@@ -168,15 +168,7 @@ func TestPullMeetsDamage(t *testing.T) {
 			node = c.master("g1")
 		}
 		s := c.wire(node, "g1")
-		eventually(t, 20*time.Second, func() error {
-			if got := s.answers(); got != want {
-				return fmt.Errorf("%s answers\n%s\nthe master\n%s", node, got, want)
-			}
-			return nil
-		})
-		pull := pullFields("cg", "T", 2, "queueId", "1", "maxMsgNums", "2")
-		good := records(t, s.call(remoting.PullMessage, nil, pull...).Body)
-		flip(t, c.segment(node, 0), int64(good[1].PhysicalOffset)+300)
+		pull := damageUnder(t, c, node, s, want)
 		before := c.nodes[node].Repairs("g1")
 		resp := s.call(remoting.PullMessage, nil, pull...)
 		if resp.Code != remoting.SystemBusy || len(resp.Body) > 0 || !strings.Contains(resp.Remark, "is damaged on this replica") {
@@ -201,6 +193,21 @@ func TestPullMeetsDamage(t *testing.T) {
 	}
 }
 
+// damageUnder waits until a node answers what the others do, flips a bit of a message in its log, and returns the pull that meets it.
+func damageUnder(t *testing.T, c *cluster, node string, s *wire, want string) (pull []string) {
+	t.Helper()
+	eventually(t, 20*time.Second, func() error {
+		if got := s.answers(); got != want {
+			return fmt.Errorf("%s answers\n%s\nthe master\n%s", node, got, want)
+		}
+		return nil
+	})
+	pull = pullFields("cg", "T", 2, "queueId", "1", "maxMsgNums", "2")
+	good := records(t, s.call(remoting.PullMessage, nil, pull...).Body)
+	flip(t, c.segment(node, 0), int64(good[1].PhysicalOffset)+300)
+	return pull
+}
+
 // damagedSlave has a slave meet damage in a pull, after what before does to its node, and returns its name and a connection.
 func damagedSlave(t *testing.T, c *cluster, before func(*broker.Node)) (string, *wire) {
 	t.Helper()
@@ -211,15 +218,7 @@ func damagedSlave(t *testing.T, c *cluster, before func(*broker.Node)) (string, 
 	want := w.answers()
 	node := c.slave("g1")
 	s := c.wire(node, "g1")
-	eventually(t, 20*time.Second, func() error {
-		if got := s.answers(); got != want {
-			return fmt.Errorf("%s answers\n%s\nthe master\n%s", node, got, want)
-		}
-		return nil
-	})
-	pull := pullFields("cg", "T", 2, "queueId", "1", "maxMsgNums", "2")
-	good := records(t, s.call(remoting.PullMessage, nil, pull...).Body)
-	flip(t, c.segment(node, 0), int64(good[1].PhysicalOffset)+300)
+	pull := damageUnder(t, c, node, s, want)
 	before(c.nodes[node])
 	if resp := s.call(remoting.PullMessage, nil, pull...); resp.Code != remoting.SystemBusy {
 		t.Fatalf("a pull of a damaged message from %s: code %d %q", node, resp.Code, resp.Remark)
