@@ -23,6 +23,12 @@ func (r *Replica) PendingCommits() int {
 // Frames is the number of frames that this replica formed.
 func (r *Replica) Frames() int64 { return r.counters.frames.Load() }
 
+// Waiting is how many proposals wait for a frame.
+func (r *Replica) Waiting() int {
+	n, _ := r.inbox.waiting()
+	return n
+}
+
 // Successor chooses who takes over.
 var Successor = successor
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ledgermq/ledgermq/broker"
 	"github.com/ledgermq/ledgermq/internal/vfs"
+	"github.com/ledgermq/ledgermq/message"
 	"github.com/ledgermq/ledgermq/remoting"
 )
 
@@ -159,5 +160,40 @@ func TestStalledDisks(t *testing.T) {
 	}
 	if len(got) < 2 || string(got[0].Body) != "before" || string(got[len(got)-1].Body) != "after" {
 		t.Errorf("the queue has %d messages, want those answered OK", len(got))
+	}
+}
+
+// An end that comes while another one is on its way to the disks is told what became of the transaction when that is known.
+func TestEndBehindAnotherOne(t *testing.T) {
+	t.Parallel()
+	disk := &slowDisk{}
+	c := newTunedCluster(t, func(o *broker.NodeOptions) { o.FS = vfs.Inject(vfs.OS, disk.rule) }, "g1")
+	t.Cleanup(disk.open)
+	master := c.master("g1")
+	r := c.nodes[master].Replica("g1")
+	w := c.wire(master, "g1")
+	w.topic("T", 1)
+	x := w.half("H")
+	frames := r.Frames()
+	until := func(what string, is func() bool) {
+		t.Helper()
+		eventually(t, 10*time.Second, func() error {
+			if !is() {
+				return errors.New(what)
+			}
+			return nil
+		})
+	}
+	disk.close()
+	commit := w.start(remoting.EndTransaction, nil, x.fields(message.SysCommit)...)
+	until("the commit is in no frame yet", func() bool { return r.Frames() > frames })
+	rollback := w.start(remoting.EndTransaction, nil, x.fields(message.SysRollback)...)
+	until("the rollback does not wait", func() bool { return r.Waiting() == 1 })
+	disk.open()
+	if resp := <-commit; resp.Code != remoting.Success {
+		t.Errorf("the first one: code %d %q", resp.Code, resp.Remark)
+	}
+	if resp := <-rollback; resp.Code != remoting.IllegalOperation || !strings.Contains(resp.Remark, "was committed before") {
+		t.Errorf("the one behind it: code %d %q", resp.Code, resp.Remark)
 	}
 }
